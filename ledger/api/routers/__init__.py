@@ -1,0 +1,1 @@
+"""The calls: each handler takes checked values, asks one use case, and answers."""

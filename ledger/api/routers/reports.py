@@ -1,0 +1,137 @@
+"""Reports: what became of a run's work, always as of an offset of its journal."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import Response
+
+from ledger.api.answering import Numbers, answer
+from ledger.api.dependencies import Cursor, Limit, Project, Run, Service, page_size
+from ledger.api.problems import problems
+from ledger.api.schemas.answers import (
+    CheckpointExposure,
+    CheckpointList,
+    Coverage,
+    Exposure,
+    FindingList,
+    Objective,
+    Rates,
+    UpdateList,
+)
+from ledger.api.schemas.fields import SLUG_PATTERN
+from ledger.domain.errors import InvalidRequest
+from ledger.services import reports
+
+READS = problems(404, 422, 500, 503)
+MOST_POINTS = 10_000
+CLOCKS = ("update", "checkpoint", "evaluation", "idle", "downtime", "wall")
+WINDOW_PATTERN = r"^(run|attempt:[A-Za-z0-9][A-Za-z0-9._-]{0,127}|last:\d{1,12}(\.\d{1,9})?s|updates:\d{1,16}-\d{1,16})$"
+Quantity = Literal["input_slots", "consumed_tokens", "valid_targets", "samples", "updates"]
+Checkpoint = Annotated[str, Path(min_length=1, max_length=256, description="name of the checkpoint")]
+router = APIRouter(tags=["reports"], prefix="/v1/projects/{project}/runs/{run}")
+
+
+@router.get("/exposure", response_model=Exposure, responses=READS)
+def read_exposure(
+    running: Service,
+    project: Project,
+    run: Run,
+    head: Annotated[str | None, Query(pattern=SLUG_PATTERN, description="report as if this attempt were the head")] = None,
+    integers: Numbers = "number",
+) -> Response:
+    """Balance, matrix, updates, trajectory and completeness."""
+    return answer(reports.exposure(running.reports, project, run, head), integers)
+
+
+@router.get("/coverage", response_model=Coverage, responses=READS)
+def read_coverage(
+    running: Service, project: Project, run: Run, cursor: Cursor = None, limit: Limit = 1000, integers: Numbers = "number"
+) -> Response:
+    """Data exposure by stream and epoch."""
+    return answer(reports.coverage(running.reports, project, run, cursor, page_size(limit)), integers)
+
+
+@router.get("/updates", response_model=UpdateList, responses=READS)
+def read_updates(
+    running: Service,
+    project: Project,
+    run: Run,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    points: Annotated[int | None, Query(ge=1, le=MOST_POINTS, description="this many rows, spread evenly over the whole range")] = None,
+    integers: Numbers = "number",
+) -> Response:
+    """Updates in order, a page at a time, or evenly spread ones."""
+    return answer(reports.updates(running.reports, project, run, cursor, page_size(limit), points), integers)
+
+
+@router.get("/objective", response_model=Objective, responses=READS)
+def read_objective(running: Service, project: Project, run: Run, integers: Numbers = "number") -> Response:
+    """The token mean against the other means, and the verdict on the reported loss."""
+    return answer(reports.objective(running.reports, project, run), integers)
+
+
+def clocks_of(time: str) -> list[str]:
+    """The times that make up a denominator.
+
+    Raises: InvalidRequest.
+    """
+    chosen = [clock.strip() for clock in time.split(",")]
+    if any(clock not in CLOCKS for clock in chosen) or len(set(chosen)) != len(chosen):
+        raise InvalidRequest(f"time is a list of different ones of {', '.join(CLOCKS)}", pointer="/time")
+    if "wall" in chosen and len(chosen) > 1:
+        raise InvalidRequest("wall stands alone: it holds all other times", pointer="/time")
+    return chosen
+
+
+@router.get("/rates", response_model=Rates, responses=READS)
+def read_rates(
+    running: Service,
+    project: Project,
+    run: Run,
+    quantity: Annotated[Quantity, Query(description="what is counted")] = "valid_targets",
+    work: Annotated[Literal["attempted", "applied", "trajectory", "preserved"], Query(description="which work is counted")] = "applied",
+    time: Annotated[str, Query(max_length=128, description="update, checkpoint, evaluation, idle, downtime (any), or wall")] = "update",
+    window: Annotated[str, Query(pattern=WINDOW_PATTERN, description="run, attempt:ID, last:300s or updates:A-B")] = "run",
+    per: Annotated[Literal["job", "accelerator"], Query(description="for the whole job, or for one accelerator")] = "job",
+    integers: Numbers = "number",
+) -> Response:
+    """A rate with its conventions, and a sentence that a report can quote."""
+    given = {"quantity": quantity, "work": work, "window": window, "per": per}
+    return answer(reports.rates(running.reports, project, run, time=clocks_of(time), **given), integers)
+
+
+@router.get("/findings", response_model=FindingList, responses=READS)
+def read_findings(
+    running: Service,
+    project: Project,
+    run: Run,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    kind: Annotated[str | None, Query(max_length=64, description="only findings of this kind")] = None,
+    integers: Numbers = "number",
+) -> Response:
+    """What does not fit together, with the numbers that disagree."""
+    return answer(reports.findings(running.reports, project, run, cursor, page_size(limit), kind), integers)
+
+
+@router.get("/checkpoints", response_model=CheckpointList, responses=READS)
+def read_checkpoints(
+    running: Service, project: Project, run: Run, cursor: Cursor = None, limit: Limit = 100, integers: Numbers = "number"
+) -> Response:
+    """Checkpoints and what became of them."""
+    return answer(reports.checkpoints(running.reports, project, run, cursor, page_size(limit)), integers)
+
+
+@router.get("/checkpoints/{checkpoint:path}/exposure", response_model=CheckpointExposure, responses=READS)
+def read_checkpoint_exposure(
+    running: Service,
+    project: Project,
+    run: Run,
+    checkpoint: Checkpoint,
+    attempt: Annotated[str | None, Query(pattern=SLUG_PATTERN, description="its owner, where the name was saved more than once")] = None,
+    update: Annotated[int | None, Query(ge=0, le=2**53, description="its update, where the name was saved more than once")] = None,
+    integers: Numbers = "number",
+) -> Response:
+    """All work that led to a checkpoint, across forks."""
+    return answer(reports.checkpoint_exposure(running.reports, project, run, checkpoint, attempt, update), integers)

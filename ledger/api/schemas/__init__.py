@@ -1,0 +1,1 @@
+"""The shapes of bodies: what may come in (declarations, batches) and what goes out (answers)."""

@@ -1,0 +1,50 @@
+"""`ledger db`: the schema of the ledger's database."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from sqlalchemy import Engine
+
+from ledger.cli.sources import DIFFERENT, DatabaseUrl, fail, failures_told, settings_of
+from ledger.storage import schema
+from ledger.storage.engine import open_engine
+
+app = typer.Typer(help="The schema of the ledger's database.", no_args_is_help=True)
+
+
+@contextmanager
+def _database(database_url: str | None) -> Iterator[Engine]:
+    engine = open_engine(settings_of(database_url=database_url).database_url)
+    try:
+        with failures_told():
+            yield engine
+    finally:
+        engine.dispose()
+
+
+@app.command()
+def upgrade(database_url: DatabaseUrl = None) -> None:
+    """Bring the database to the schema of this version. Exit codes: 0 done, 3 it cannot be reached."""
+    with _database(database_url) as engine:
+        before = schema.current(engine)
+        schema.upgrade(engine)
+        after = schema.current(engine)
+    typer.echo(f"{after}: nothing to do" if before == after else f"{before or 'empty'} -> {after}")
+
+
+@app.command()
+def current(database_url: DatabaseUrl = None) -> None:
+    """Print the schema version that the database has. Exit codes: 0 done, 3 it cannot be reached."""
+    with _database(database_url) as engine:
+        typer.echo(schema.current(engine) or "empty")
+
+
+@app.command()
+def check(database_url: DatabaseUrl = None) -> None:
+    """Compare the database with the schema of this version. Exit codes: 0 the same, 1 another, 3 it cannot be reached."""
+    with _database(database_url) as engine:
+        found, wanted = schema.current(engine), schema.head()
+    if found != wanted:
+        fail(DIFFERENT, f"the database has {found or 'no schema'}, this version needs {wanted}: run `ledger db upgrade`")
+    typer.echo(f"{found}: current")

@@ -1,0 +1,115 @@
+"""A report in words and tables: pure, from the values of the exposure report to text or Markdown."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from ledger.domain.exposure import BUCKETS
+from ledger.web.wording import Json, figure, finding_place, sentences, share, term_figure
+
+TERMS = ("attempted", *BUCKETS)
+MOST_FINDINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A titled table; the first column holds words, the others figures unless `words` is set."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A report as people read it."""
+
+    title: str
+    sentences: tuple[str, ...]
+    grids: tuple[Grid, ...]
+
+
+def _term_rows(balance: Json, quantities: Sequence[str], main: str) -> Iterator[tuple[str, ...]]:
+    for term in TERMS:
+        cells = [term_figure(balance[quantity], term) for quantity in quantities]
+        yield (term.replace("_", " "), share(balance[main][term], balance[main]["attempted"]), *cells)
+        if term == "skipped":
+            yield from _reason_rows(balance, quantities, main)
+
+
+def _reason_rows(balance: Json, quantities: Sequence[str], main: str) -> Iterator[tuple[str, ...]]:
+    reasons = sorted({reason for quantity in quantities for reason in balance[quantity].get("skipped_by_reason") or {}})
+    for reason in reasons:
+        by_quantity = [(balance[quantity].get("skipped_by_reason") or {}) for quantity in quantities]
+        cells = [figure(entry[reason]) if reason in entry else "" for entry in by_quantity]
+        main_count = (balance[main].get("skipped_by_reason") or {}).get(reason)
+        yield (f"  of it {reason}", share(main_count, balance[main]["attempted"]), *cells)
+
+
+def _balance_grid(exposure: Json) -> Grid:
+    balance = exposure["balance"]
+    quantities = tuple(balance)
+    main = "valid_targets" if "valid_targets" in balance else quantities[0]
+    columns = ("", f"% of {main.replace('_', ' ')}", *(f"{name.replace('_', ' ')} [{balance[name]['unit']}]" for name in quantities))
+    return Grid("Balance", columns, tuple(_term_rows(balance, quantities, main)))
+
+
+def _beside_grid(exposure: Json) -> Grid:
+    named = (("recomputed", exposure["recomputed"]), ("evaluation", exposure["evaluation"]), ("passed over", exposure["passed_over"]))
+    quantities = tuple(dict.fromkeys(quantity for _, values in named for quantity in values))
+    rows = tuple((name, *(figure(values[q]) if q in values else "" for q in quantities)) for name, values in named)
+    return Grid("Beside the balance", ("", *(name.replace("_", " ") for name in quantities)), rows)
+
+
+def _findings_grid(exposure: Json, findings: Sequence[Json]) -> Grid:
+    counts = ", ".join(f"{kind} {count:,}" for kind, count in exposure["findings"].items() if count) or "none"
+    rows = tuple((str(item["kind"]), finding_place(item), str(item["message"])) for item in findings[:MOST_FINDINGS])
+    return Grid(f"Findings: {counts}", ("kind", "place", "what"), rows, words=True)
+
+
+def document_of(exposure: Json, findings: Sequence[Json]) -> Document:
+    """The exposure report with its first findings, as people read it."""
+    return Document(
+        f"Run {exposure['project']}/{exposure['run']}",
+        sentences(exposure),
+        (_balance_grid(exposure), _beside_grid(exposure), _findings_grid(exposure, findings)),
+    )
+
+
+def as_markdown(document: Document) -> str:
+    """The document as Markdown."""
+    lines = [f"# {document.title}", "", *document.sentences]
+    for grid in document.grids:
+        lines += ["", f"## {grid.title}"]
+        if grid.rows:
+            rule = ["---"] + ["---" if grid.words else "---:"] * (len(grid.columns) - 1)
+            lines += ["", _row(grid.columns), _row(rule), *(_row(row) for row in grid.rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.strip().replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def print_text(document: Document, console: Console) -> None:
+    """The document on a terminal."""
+    console.print(document.title, style="bold", highlight=False, markup=False)
+    for sentence in document.sentences:
+        console.print(sentence, highlight=False, markup=False)
+    for grid in document.grids:
+        console.print()
+        console.print(grid.title, style="bold", highlight=False, markup=False)
+        if grid.rows:
+            console.print(_table(grid), highlight=False, markup=False)
+
+
+def _table(grid: Grid) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for place, column in enumerate(grid.columns):
+        table.add_column(column, justify="left" if grid.words or place == 0 else "right", overflow="fold")
+    for row in grid.rows:
+        table.add_row(*row)
+    return table

@@ -1,0 +1,57 @@
+"""What this process measures of itself; it starts at zero with the process and says nothing about runs."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector, disable_created_metrics
+
+from ledger.domain.events import KINDS, RankEvents
+from ledger.metrics.catalogue import PROCESS_FAMILIES, Family
+
+BATCH_BUCKETS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
+SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class Measured:
+    """Counters of one server process, in a registry of their own."""
+
+    def __init__(self, version: str) -> None:
+        # Without this the client library adds a `_created` gauge to each counter and histogram.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        self._named("build_info", Gauge).labels(version).set(1)
+        self._events = self._named("ingest_events", Counter)
+        self._duplicates = self._named("ingest_duplicates", Counter)
+        self._rejected = self._named("ingest_rejected", Counter)
+        self._batch_events = self._named("ingest_batch_events", Histogram, buckets=BATCH_BUCKETS)
+        self._queue = self._named("queue_batches", Gauge)
+        self._seconds = self._named("http_request_duration_seconds", Histogram, buckets=SECONDS_BUCKETS)
+        for kind in KINDS:
+            self._events.labels(kind)
+
+    def _named(self, name: str, metric: Callable[..., Any], **options: Any) -> Any:
+        family: Family = PROCESS_FAMILIES[name]
+        return metric(family.full_name, family.meaning, family.labels, registry=self.registry, unit=family.unit, **options)
+
+    def queue_of(self, waiting: Callable[[], int]) -> None:
+        """From now on ask there how many batches are on their way."""
+        self._queue.set_function(waiting)
+
+    def request(self, handler: str, method: str, status: int, seconds: float) -> None:
+        """A request was answered."""
+        self._seconds.labels(handler, method, str(status)).observe(seconds)
+
+    def batch(self, ranks: Sequence[RankEvents], receipt: dict[str, Any]) -> None:
+        """A batch was taken."""
+        events = 0
+        for entry in ranks:
+            for kind, columns in entry.blocks.items():
+                rows = len(columns["seq"])
+                events += rows
+                self._events.labels(kind).inc(rows)
+        self._batch_events.observe(events)
+        self._duplicates.inc(receipt["duplicates"])
+        for rejection in receipt["rejected"]:
+            self._rejected.labels(rejection["code"]).inc()

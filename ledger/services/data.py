@@ -1,0 +1,196 @@
+"""Which data a trajectory drew: coverage along the whole path that leads to a checkpoint or a head, across forks."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Row
+
+from ledger.domain.coverage import CLASS_OF_OUTCOME, EFFECTIVE, PASSED, Drawn, StreamCoverage, coverage_of
+from ledger.domain.exposure import Fates
+from ledger.domain.trajectory import Save, Segment, Tree
+from ledger.services.books import Books
+from ledger.storage import history, passing, registry
+from ledger.storage.history import DrawnInterval
+from ledger.storage.registry import Run
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """One run's part of a lineage: the path through its attempts, the last stretch cut at `end` where a checkpoint ends it."""
+
+    run: Run
+    tree: Tree
+    path: tuple[Segment, ...]
+    names: Mapping[int, str]
+
+
+def lineage(books: Books, path: tuple[Segment, ...]) -> list[Stretch]:
+    """The path with all that lies before it in the runs that this one was forked from, oldest first."""
+    stretches = [Stretch(books.run, books.tree, path, {ordinal: launch.attempt.name for ordinal, launch in books.launches.items()})]
+    run, seen = books.run, {books.run.id}
+    while stretches[0].path and _starts_at_fork(stretches[0]):
+        source = history.fork_source(books.connection, run)
+        if source is None or source[0].id in seen:
+            break
+        run, save = source
+        seen.add(run.id)
+        tree = history.tree(books.connection, run)
+        names = {launch.attempt.ordinal: launch.attempt.name for launch in registry.launches(books.connection, run.id)}
+        stretches.insert(0, Stretch(run, tree, path_to(tree, save), names))
+    return stretches
+
+
+def _starts_at_fork(stretch: Stretch) -> bool:
+    node = stretch.tree.nodes[stretch.path[0].attempt]
+    return stretch.run.forked_from is not None and node.parent is None and node.save is not None
+
+
+def path_to(tree: Tree, save: Save) -> tuple[Segment, ...]:
+    """The trajectory that ends in a save."""
+    *before, last = tree.path(save.attempt)
+    return (*before, Segment(last.attempt, last.after, save))
+
+
+def _early_of(books: Books, stretch: Stretch) -> tuple[Mapping[history.GroupKey, frozenset[tuple[int, str, int]]], list[Row[Any]]]:
+    if stretch.run.id == books.run.id:
+        return books.early_keys, books.early_rows
+    keys = history.early_keys(books.connection, stretch.run.id)
+    return keys, history.rows_of_keys(books.connection, stretch.run.id, sorted(keys))
+
+
+def drawn_along(books: Books, stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, DrawnInterval]]:
+    """What was drawn on a lineage, passes included, oldest stretch first."""
+    for stretch in stretches:
+        fates = Fates(stretch.path, None, ())
+        undecided = {ordinal for ordinal, node in stretch.tree.nodes.items() if node.undecided is not None}
+        for item in history.drawn_of(books.connection, stretch.run.id, fates.place):
+            if fates.on_trajectory(item.attempt, item.first) and item.attempt not in undecided:
+                yield stretch, item
+        keys, rows = _early_of(books, stretch)
+        for row in rows:
+            saves = keys[row.attempt, row.number, row.part, row.retry]
+            if fates.on_trajectory(row.attempt, row.number, saves) and not fates.on_trajectory(row.attempt, row.number):
+                yield from ((stretch, DrawnInterval(row.attempt, row.number, drawn)) for drawn in _row_drawn(row))
+        for jump in passing.passes_of(books.connection, stretch.run.id, fates.place):
+            save = stretch.path[fates.place[jump.attempt]].save
+            if save is None or jump.number <= save.update or jump.before(save):
+                yield stretch, DrawnInterval(jump.attempt, jump.number, _span(jump.stream, jump.epoch, PASSED, [(jump.start, jump.stop)]))
+
+
+def _span(stream: str, epoch: int, effect: str, spans: list[tuple[int, int]]) -> Drawn:
+    values = np.array(spans, dtype=np.int64).reshape(-1, 2)
+    return Drawn(stream, epoch, effect, values[:, 0], values[:, 1])
+
+
+def _row_drawn(row: Row[Any]) -> Iterator[Drawn]:
+    cells: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for stream, epoch, start, stop in history.unpack(row.ranges) or ():
+        cells.setdefault((stream, epoch), []).append((start, stop))
+    for (stream, epoch), spans in cells.items():
+        yield _span(stream, epoch, CLASS_OF_OUTCOME[row.outcome], spans)
+
+
+def coverage(books: Books, path: tuple[Segment, ...]) -> list[StreamCoverage]:
+    """How the positions of each stream were seen on the lineage of a path."""
+    return coverage_of(item.drawn for _, item in drawn_along(books, lineage(books, path)))
+
+
+@dataclass
+class Cursors:
+    """The highest positions drawn and trained on, by stream and epoch."""
+
+    drawn: dict[tuple[str, int], int]
+    trained: dict[tuple[str, int], int]
+
+    def move(self, drawn: Drawn) -> None:
+        """Takes ranges into account."""
+        key, stop = (drawn.stream, drawn.epoch), int(drawn.stop.max(initial=0))
+        self.drawn[key] = max(stop, self.drawn.get(key, 0))
+        if drawn.effect in (EFFECTIVE, PASSED):
+            self.trained[key] = max(stop, self.trained.get(key, 0))
+
+
+def checkpoint_mismatches(books: Books, is_checked: Callable[[Save], bool]) -> Iterator[dict[str, Any]]:
+    """Checkpoints on the trajectory whose declared position is neither the drawn nor the trained cursor."""
+    through = {segment.attempt: segment.through for segment in books.path}
+    wanted = [
+        save
+        for save in books.tree.saves
+        if save.positions and save.attempt in through and is_checked(save) and _within(save, through[save.attempt])
+    ]
+    if not wanted:
+        return
+    place = {segment.attempt: index for index, segment in enumerate(books.path)}
+    wanted.sort(key=lambda save: (place[save.attempt], save.update))
+    stretches = lineage(books, books.path)
+    items = [(stretch.run.id, item) for stretch, item in drawn_along(books, stretches)]
+    own = sorted((item for run_id, item in items if run_id == books.run.id), key=lambda item: (place[item.attempt], item.first))
+    cursors = Cursors({}, {})
+    for run_id, item in items:
+        if run_id != books.run.id:
+            cursors.move(item.drawn)
+    streams = {item.drawn.stream for _, item in items}
+    at = 0
+    for save in wanted:
+        while at < len(own) and (place[own[at].attempt], own[at].first) <= (place[save.attempt], save.update):
+            cursors.move(own[at].drawn)
+            at += 1
+        ahead = [item for item in own[at:] if item.attempt == save.attempt and _lies_early(books, item, save)]
+        yield from _compare(save, cursors, ahead, streams)
+
+
+def _within(save: Save, through: int | None) -> bool:
+    return through is None or save.update <= through
+
+
+def _lies_early(books: Books, item: DrawnInterval, save: Save) -> bool:
+    """Whether a group or a pass of a higher number came before the save began."""
+    if item.drawn.effect == PASSED:
+        passes = passing.passes_of(books.connection, books.run.id, [save.attempt])
+        return any(one.number == item.first and one.before(save) for one in passes)
+    return any(key[:2] == (item.attempt, item.first) and save.key in saves for key, saves in books.early_keys.items())
+
+
+def _compare(save: Save, cursors: Cursors, ahead: list[DrawnInterval], streams: set[str]) -> Iterator[dict[str, Any]]:
+    for stream, declared in sorted((save.positions or {}).items()):
+        key = (stream, declared["epoch"])
+        drawn = max(
+            [cursors.drawn.get(key, 0)]
+            + [int(item.drawn.stop.max(initial=0)) for item in ahead if (item.drawn.stream, item.drawn.epoch) == key]
+        )
+        trained = cursors.trained.get(key, 0)
+        if stream in streams and declared["position"] not in (drawn, trained):
+            yield {"save": save, "stream": stream, "expected": drawn, "found": declared["position"]}
+
+
+def resume_mismatches(books: Books) -> Iterator[dict[str, Any]]:
+    """Attempts on the trajectory whose first range does not start where the checkpoint's declared position is."""
+    for segment in books.path:
+        node = books.tree.nodes[segment.attempt]
+        if node.save is None or not node.save.positions:
+            continue
+        rows = passing.first_groups(books.connection, books.run.id, segment.attempt)
+        moved = passing.passes_of(books.connection, books.run.id, [segment.attempt])
+        for stream, declared in sorted(node.save.positions.items()):
+            found = _first_start(rows, stream)
+            if found is None or found[0] < declared["epoch"]:
+                continue
+            expected = 0 if found[0] > declared["epoch"] else declared["position"]
+            for item in sorted(moved, key=lambda one: (one.number, one.start)):
+                if (item.stream, item.epoch) == (stream, found[0]) and item.number <= found[2] and item.stop > expected:
+                    expected = item.stop
+            if found[1] != expected:
+                yield {"attempt": segment.attempt, "update": found[2], "stream": stream, "expected": expected, "found": found[1]}
+
+
+def _first_start(rows: Iterable[Row[Any]], stream: str) -> tuple[int, int, int] | None:
+    """The first epoch and position that an attempt drew from a stream, and the update that did: None while it is not certain."""
+    for row in rows:
+        spans = [(epoch, start) for name, epoch, start, _ in history.unpack(row.ranges) or () if name == stream]
+        if row.outcome == "held" and row.shards_reported < row.shards_expected:
+            return None
+        if spans:
+            return (*min(spans), row.number)
+    return None

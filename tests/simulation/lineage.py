@@ -1,0 +1,284 @@
+"""Which attempt grew out of which save: the order of attempts, the head, the trajectory and what a save covers."""
+
+from dataclasses import dataclass, field
+
+from tests.simulation.facts import Columns, Facts, Row
+from tests.simulation.groups import Group
+
+SaveKey = tuple[str, str, int]
+
+
+@dataclass
+class Save:
+    """One saved state: (attempt, name, update), with what was said of it."""
+
+    key: SaveKey
+    started: list[Row] = field(default_factory=list)
+    stand_ins: list[Row] = field(default_factory=list)
+    accepted: bool = False
+    rejected: bool = False
+    resumed: bool = False
+    declared_on_resume: bool = False
+
+    @property
+    def update(self) -> int:
+        """The last update that the saved state contains."""
+        return self.key[2]
+
+    @property
+    def stands(self) -> bool:
+        """Whether it counts as accepted: a rejection wins over every acceptance."""
+        return (self.accepted or self.resumed) and not self.rejected
+
+    @property
+    def starts(self) -> list[Row]:
+        """The rows that mark where the save started."""
+        return self.started or self.stand_ins
+
+    @property
+    def positions(self) -> Columns | None:
+        """The declared data position by stream."""
+        rows = [row for row in self.started + self.stand_ins if row.columns.get("positions") is not None]
+        return rows[0].columns["positions"] if rows else None
+
+
+@dataclass
+class Step:
+    """One attempt of the trajectory: from where it starts, and the save at which its child left it (None for the head)."""
+
+    attempt: str
+    after: int
+    source: Save | None
+    limit: Save | None = None
+
+
+@dataclass
+class Lineage:
+    """All that follows from who resumed from what."""
+
+    order: list[str]
+    saves: dict[SaveKey, Save]
+    conflicted: set[str]
+    unresolved: set[str]
+    settled: set[str]
+    source: dict[str, Save | None]
+    path: list[Step]
+    accepted: Save | None = None
+    accepted_index: int = -1
+
+    @property
+    def head(self) -> str | None:
+        """The newest attempt whose origin is settled."""
+        return self.path[-1].attempt if self.path else None
+
+
+def collect_saves(facts: Facts) -> dict[SaveKey, Save]:
+    """Every save that some event tells of."""
+    saves: dict[SaveKey, Save] = {}
+    rows = [row for row in facts.rows.values() if row.kind == "checkpoints"]
+
+    def save_at(key: SaveKey) -> Save:
+        return saves.setdefault(key, Save(key))
+
+    for row in rows:
+        owner = row.columns.get("attempt") or row.attempt
+        if row.columns.get("update") is None:
+            continue
+        save = save_at((owner, row.columns["checkpoint"], row.columns["update"]))
+        if row.columns["state"] == "started":
+            save.started.append(row)
+        elif row.columns["state"] == "accepted":
+            save.accepted = True
+            if owner == row.attempt:
+                save.stand_ins.append(row)
+        else:
+            save.rejected = True
+    for row in rows:
+        if row.columns.get("update") is None:
+            save_or_none = save_meant(row, saves)
+            if save_or_none is not None and row.columns["state"] == "accepted":
+                save_or_none.accepted = True
+            if save_or_none is not None and row.columns["state"] == "rejected":
+                save_or_none.rejected = True
+    return saves
+
+
+def save_meant(row: Row, saves: dict[SaveKey, Save]) -> Save | None:
+    """The save that a state row without a number belongs to."""
+    owner = row.columns.get("attempt") or row.attempt
+    named = [save for save in saves.values() if save.key[:2] == (owner, row.columns["checkpoint"])]
+    if owner != row.attempt:
+        return named[0] if len(named) == 1 else None
+    earlier = [
+        (start.seq, save)
+        for save in named
+        for start in save.starts
+        if (start.attempt, start.rank, start.writer) == (row.attempt, row.rank, row.writer) and start.seq < row.seq
+    ]
+    return max(earlier, key=lambda pair: pair[0])[1] if earlier else None
+
+
+def declared_resumes(facts: Facts) -> tuple[dict[str, Columns | None], set[str]]:
+    """What each attempt says it resumed from, and the attempts whose ranks say different things."""
+    declared: dict[str, Columns | None] = {}
+    conflicted = set()
+    for attempt in facts.attempts():
+        said = [declaration.resumed_from for declaration in facts.declarations if declaration.attempt == attempt]
+        declared[attempt] = said[0]
+        if any(other != said[0] for other in said):
+            conflicted.add(attempt)
+        for decision in facts.decisions:
+            if decision.attempt == attempt:
+                declared[attempt] = decision.resumed_from
+                conflicted.discard(attempt)
+    return declared, conflicted
+
+
+def ordered(facts: Facts, declared: dict[str, Columns | None], conflicted: set[str]) -> list[str]:
+    """Oldest first: dated attempts in date order within the places they were opened at, and no child before its parent."""
+    opened = facts.attempts()
+    dates = {}
+    for attempt in opened:
+        said = [d.started_at for d in facts.declarations if d.attempt == attempt and d.started_at is not None]
+        if said:
+            dates[attempt] = min(said)
+    dated = iter(sorted((attempt for attempt in opened if attempt in dates), key=lambda attempt: (dates[attempt], opened.index(attempt))))
+    base = [next(dated) if attempt in dates else attempt for attempt in opened]
+    parents = {}
+    for attempt, resumed_from in declared.items():
+        if attempt not in conflicted and resumed_from is not None and resumed_from.get("attempt") in opened:
+            parents[attempt] = resumed_from["attempt"]
+    order: list[str] = []
+    while len(order) < len(base):
+        free = [a for a in base if a not in order and (a not in parents or parents[a] in order)]
+        order.append((free or [a for a in base if a not in order])[0])
+    return order
+
+
+def find_source(
+    attempt: str, resumed_from: Columns, order: list[str], saves: dict[SaveKey, Save], held_numbers: dict[str, set[int]]
+) -> Save | None:
+    """The save that an attempt resumed from, made up where the attempt itself declares its number; None while unknown."""
+    older = order[: order.index(attempt)]
+    owner, update = resumed_from.get("attempt"), resumed_from.get("update")
+    for candidate in [owner] if owner is not None else list(reversed(older)):
+        named = [
+            save for save in saves.values() if save.key[:2] == (candidate, resumed_from["checkpoint"]) and update in (None, save.update)
+        ]
+        if candidate in order and named:
+            return max(named, key=lambda save: save.update)
+    if update is None:
+        return None
+    for candidate in [owner] if owner is not None else list(reversed(older)):
+        if candidate in order and update in held_numbers.get(candidate, set()):
+            key = (candidate, resumed_from["checkpoint"], update)
+            saves[key] = Save(key, declared_on_resume=True)
+            return saves[key]
+    return None
+
+
+def trace(facts: Facts, groups: list[Group], head: str | None = None) -> Lineage:
+    """Work out the lineage; `head` asks as if that attempt were the newest."""
+    saves = collect_saves(facts)
+    declared, conflicted = declared_resumes(facts)
+    order = ordered(facts, declared, conflicted)
+    numbers: dict[str, set[int]] = {}
+    for group in groups:
+        if group.attempted:
+            numbers.setdefault(group.attempt, set()).add(group.update)
+    source: dict[str, Save | None] = {}
+    unresolved: set[str] = set()
+    settled: set[str] = set()
+    for attempt in order:
+        resumed_from = declared[attempt]
+        source[attempt] = None
+        if attempt in conflicted:
+            continue
+        if resumed_from is None:
+            if facts.forked and facts.fork_update is None:
+                unresolved.add(attempt)
+            else:
+                settled.add(attempt)
+            continue
+        found = find_source(attempt, resumed_from, order, saves, numbers)
+        if found is None:
+            unresolved.add(attempt)
+            continue
+        found.resumed = True
+        source[attempt] = found
+        if found.key[0] in settled:
+            settled.add(attempt)
+    newest = [attempt for attempt in order if attempt in settled]
+    lineage = Lineage(order, saves, conflicted, unresolved, settled, source, [])
+    if newest:
+        lineage.path = path_to(head or newest[-1], source, facts.fork_update or 0)
+        choose_accepted(lineage)
+    return lineage
+
+
+def path_to(head: str, source: dict[str, Save | None], start: int) -> list[Step]:
+    """The head and each ancestor up to the save that its child resumed from, root first."""
+    path: list[Step] = []
+    attempt, limit = head, None
+    while True:
+        origin = source[attempt]
+        path.insert(0, Step(attempt, start if origin is None else origin.update, origin, limit))
+        if origin is None:
+            return path
+        attempt, limit = origin.key[0], origin
+
+
+def starts_after(save: Save, other: Save) -> bool:
+    """Whether a save was started later than another of the same attempt."""
+    if save.update != other.update:
+        return save.update > other.update
+    return any(
+        mine.rank == theirs.rank and mine.writer == theirs.writer and mine.seq > theirs.seq
+        for mine in save.starts
+        for theirs in other.starts
+    )
+
+
+def choose_accepted(lineage: Lineage) -> None:
+    """Find the newest accepted save on the trajectory."""
+    for index, step in enumerate(lineage.path):
+        for save in lineage.saves.values():
+            if save.key[0] != step.attempt or not save.stands:
+                continue
+            if step.limit is not None and save is not step.limit and starts_after(save, step.limit):
+                continue
+            best = lineage.accepted
+            if best is None or index > lineage.accepted_index or starts_after(save, best):
+                lineage.accepted, lineage.accepted_index = save, index
+
+
+def covers(save: Save, group: Group) -> bool:
+    """Whether a save contains a group of its own attempt: by number, else by the sequence of the writer that started it."""
+    if group.update <= save.update:
+        return True
+    if group.kind == "updates" and group.outcome in ("applied", "held"):
+        return False
+    return any(row.rank == start.rank and row.writer == start.writer and row.seq < start.seq for row in group.rows for start in save.starts)
+
+
+def on_trajectory(lineage: Lineage, group: Group) -> int | None:
+    """The index of the trajectory's step that a group lies on; None where it lies off the trajectory."""
+    for index, step in enumerate(lineage.path):
+        if step.attempt == group.attempt:
+            return index if step.limit is None or covers(step.limit, group) else None
+    return None
+
+
+def fate_of(lineage: Lineage, group: Group) -> str:
+    """Where a group lies against preserved progress."""
+    index = on_trajectory(lineage, group)
+    if index is None:
+        return "lost"
+    is_head = index == len(lineage.path) - 1
+    if group.outcome == "open":
+        return "pending" if is_head else "lost"
+    if group.outcome == "held" or lineage.accepted is None:
+        return "pending"
+    if index < lineage.accepted_index or (index == lineage.accepted_index and covers(lineage.accepted, group)):
+        return "preserved"
+    return "pending"
