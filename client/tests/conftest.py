@@ -37,7 +37,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., ledger_client.Run]]:
     runs = []
 
     def started(**options: Any) -> ledger_client.Run:
-        run = ledger_client.start("demo", **{"spool": tmp_path / "spool", "flush_seconds": 0.05, "attempt": "a1"} | options)
+        settings: dict[str, Any] = {"spool": tmp_path / "spool", "flush_seconds": 0.05, "attempt": "a1"}
+        run = ledger_client.start("demo", **settings | options)
         runs.append(run)
         return run
 

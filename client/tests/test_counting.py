@@ -8,7 +8,8 @@ import pytest
 from conftest import train
 
 import ledger_client
-from ledger_client import Conventions, Layout
+from ledger_client import Conventions, Layout, batch, records
+from ledger_client.backlog import Backlog
 from ledger_client.testing import CapturingTransport, RecordingServer
 
 Start = Callable[..., ledger_client.Run]
@@ -39,9 +40,9 @@ def test_an_update_is_the_sum_of_its_microbatches(start: Start, capture: Capturi
 
 def test_a_quantity_unknown_in_one_microbatch_is_unknown_for_the_row_alone(start: Start, capture: CapturingTransport) -> None:
     run = start(transport=capture)
-    for unknown in ({"valid_targets": None}, {"valid_targets": -3}, {"valid_targets": 1.5}, {"valid_targets": True}, {"valid_targets": "9"}):
+    for unknown in (None, -3, 1.5, True, "9"):
         with run.update(1) as update:
-            update.microbatch(**{"input_slots": 8, "valid_targets": 4, "loss_sum": 1.0, "ranges": [("train", 0, 0, 1)]} | unknown)
+            update.microbatch(input_slots=8, valid_targets=unknown, loss_sum=1.0, ranges=[("train", 0, 0, 1)])
             update.microbatch(input_slots=8, valid_targets=4, loss_sum=1.0)
             update.applied()
     assert run.flush()
@@ -121,8 +122,6 @@ def test_an_open_row_that_nobody_has_read_gives_its_place_to_the_closing_row(sta
     late.skipped("overflow")
     run.close()
     spool = run_spool(run)
-    from ledger_client.backlog import Backlog
-
     rows = [(kind, row["seq"], row.get("outcome")) for kind, row in Backlog(spool).take(100).events]
     assert rows == [("updates", 1, "applied"), ("updates", 2, "open"), ("counters", 3, None), ("updates", 4, "skipped")]
 
@@ -275,7 +274,7 @@ def test_nothing_raises_into_the_loop(start: Start, capture: CapturingTransport)
         update.applied(reported_loss=object(), schedule_step=object())
     run.counter("steps", "many")
     run.counter("steps", object())
-    run.checkpoint("c", update=-4, positions={"train": 3}).accepted()  # type: ignore[dict-item]
+    run.checkpoint("c", update=-4, positions={"train": 3}).accepted()
     run.pass_over("train", None, 3)  # type: ignore[arg-type]
     run.rolled_back_to(object())
     run.evaluation(seconds="long")  # type: ignore[arg-type]
@@ -308,7 +307,5 @@ def test_wrong_arguments_are_told_at_the_launch(start: Start) -> None:
 
 def test_columns_are_those_of_the_ledger() -> None:
     events = pytest.importorskip("ledger.domain.events")
-    from ledger_client import batch, records
-
     assert {kind: tuple(column.name for column in described.columns) for kind, described in events.KINDS.items()} == batch.COLUMNS
     assert set(records.OUTCOMES) == {*events.OUTCOMES, None} and set(records.REASONS) == {*events.SKIP_REASONS, None}

@@ -27,7 +27,8 @@ run = ledger_client.start("demo", spool=sys.argv[1], url=sys.argv[2], attempt="a
 for number in itertools.count(1):
     with run.update(number) as update:
         for microbatch in range(3):
-            update.microbatch(input_slots=4, valid_targets=3, ranges=[("train", 0, number * 6 + 2 * microbatch, number * 6 + 2 * microbatch + 2)])
+            first = number * 6 + 2 * microbatch
+            update.microbatch(input_slots=4, valid_targets=3, ranges=[("train", 0, first, first + 2)])
             os.write(1, f"{number} {microbatch}\\n".encode())
         update.applied()
         os.write(1, f"{number} applied\\n".encode())

@@ -36,7 +36,7 @@ Service = Annotated[Running, Depends(running_of)]
 Project = Annotated[str, Path(pattern=SLUG_PATTERN, description="name of the project")]
 Run = Annotated[str, Path(pattern=SLUG_PATTERN, description="name of the run in its project")]
 Attempt = Annotated[str, Path(pattern=SLUG_PATTERN, description="the launcher's own id of the attempt")]
-Cursor = Annotated[str | None, Query(max_length=512, description="`next_cursor` of the page before")]
+Cursor = Annotated[str | None, Query(max_length=8192, description="`next_cursor` of the page before")]
 Limit = Annotated[int, Query(ge=1, description="most rows of a page; capped at 1000")]
 MOST_ROWS = 1000
 

@@ -21,6 +21,7 @@ from ledger.demo.service import Service, ServiceFailed, start_service
 from ledger.demo.tally import Line
 
 RUN = "demo"
+LOG_WIDTH = 110
 
 
 class Screen:
@@ -66,6 +67,8 @@ def demo(
     if url is not None and not url.startswith(("http://", "https://")):
         fail(USAGE, "--url begins with http:// or https://")
     console = Console()
+    if not console.is_terminal:
+        console.width = LOG_WIDTH
     if keep is None:
         keep = sys.stdin.isatty() and console.is_terminal
     # A plain `kill` must take the server and the trainers along, as Ctrl-C does.
@@ -116,12 +119,9 @@ def _conclude(console: Console, result: Result) -> bool:
 def _point_to_pages(console: Console, service: Service, plan: Plan) -> None:
     """Where to look further."""
     console.print()
-    for name, path in (
-        ("page", "/"),
-        ("report", f"/v1/projects/{plan.project}/runs/{plan.run}/exposure"),
-        ("metrics", "/metrics"),
-        ("API", "/docs"),
-    ):
+    run = f"{plan.project}/runs/{plan.run}"
+    paths = {"page": f"/projects/{run}", "report": f"/v1/projects/{run}/exposure", "metrics": "/metrics", "API": "/docs"}
+    for name, path in paths.items():
         console.print(f"  {name:8}{service.url}{path}", highlight=False, soft_wrap=True)
 
 

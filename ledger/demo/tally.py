@@ -159,8 +159,6 @@ def differences(account: Account, report: dict[str, Any]) -> list[str]:
         expected += [(f"{quantity} {bucket}", count, shown[bucket]) for bucket, count in buckets.items()]
         expected.append((f"{quantity} skipped for overflow", buckets["skipped"], shown["skipped_by_reason"].get("overflow", 0)))
         expected.append((f"{quantity} recomputed", account.recomputed()[quantity], report["recomputed"][quantity]))
-    for quantity, count in account.evaluated.items():
-        if quantity != "samples":
-            expected.append((f"{quantity} evaluated", count, report["evaluation"][quantity]))
+    expected += [(f"{quantity} evaluated", count, report["evaluation"][quantity]) for quantity, count in account.evaluated.items()]
     expected += [(f"updates {name}", count, report["updates"][name]) for name, count in account.updates().items()]
     return [f"{name}: the tally says {count:,}, the ledger {shown}" for name, count, shown in expected if count != shown]

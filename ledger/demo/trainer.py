@@ -188,7 +188,6 @@ class Trainer:
         loss_sum = self.model.loss(self.weights, batch.tokens)
         counts = batch.counts()
         self.tally.note("evaluation", update=self.finished_update, loss_sum=loss_sum, **counts)
-        counts.pop("samples")
         self.ledger.evaluation(name="held-out", update=self.finished_update, seconds=time.monotonic() - begun, **counts)
 
     def _is_killed_in(self, number: int) -> bool:

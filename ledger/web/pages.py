@@ -1,9 +1,9 @@
 """The pages' addresses: runs, one run, the API's documentation."""
 
-from pathlib import Path
+import pathlib
 from typing import Annotated, Any, Literal, Protocol, cast
 
-from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi import APIRouter, FastAPI, Path, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
@@ -13,7 +13,7 @@ from ledger.services import registration, reports
 from ledger.services.reports import Reports
 from ledger.web.views import run_view, runs_view
 
-HERE = Path(__file__).parent
+HERE = pathlib.Path(__file__).parent
 RUNS_A_PAGE = 100
 FINDINGS_SHOWN = 20
 REFRESH_SECONDS = 15
@@ -25,6 +25,9 @@ HEADERS = {
 }
 # Swagger UI draws its arrows from data: images.
 DOCS_HEADERS = HEADERS | {"Content-Security-Policy": HEADERS["Content-Security-Policy"] + "; img-src 'self' data:"}
+NAME_PATTERN = r"^[A-Za-z0-9._-]+$"
+CURSOR_PATTERN = r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$"
+Name = Annotated[str, Path(pattern=NAME_PATTERN)]
 Quantity = Literal["valid_targets", "consumed_tokens", "input_slots", "samples", "updates"]
 
 templates = Environment(
@@ -50,13 +53,13 @@ def _refused(error: LedgerError) -> HTMLResponse:
 
 
 @router.get("/")
-def runs_page(request: Request, cursor: Annotated[str | None, Query(max_length=512)] = None) -> Response:
+def runs_page(request: Request, cursor: Annotated[str | None, Query(max_length=512, pattern=CURSOR_PATTERN)] = None) -> Response:
     """All runs."""
     return _page("runs.html", runs_view(registration.list_runs(_reports_of(request).store, None, cursor, RUNS_A_PAGE)))
 
 
 @router.get("/projects/{project}/runs/{run}")
-def run_page(request: Request, project: str, run: str, quantity: Quantity = "valid_targets") -> Response:
+def run_page(request: Request, project: Name, run: Name, quantity: Quantity = "valid_targets") -> Response:
     """One run: its balance as a picture and in exact figures."""
     source = _reports_of(request)
     try:

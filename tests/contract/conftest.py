@@ -29,4 +29,3 @@ def play_opening(service: TestClient) -> None:
     service.put("/v1/projects/default/runs/demo", json={}).raise_for_status()
     declared = {"resumed_from": None, "layout": {"dp": 2}, "started_at": "2026-01-01T00:00:00Z"}
     service.put("/v1/projects/default/runs/demo/attempts/a1", json=declared).raise_for_status()
-

@@ -186,7 +186,8 @@ def test_unknown_runs_and_attempts_are_told_apart(small: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["", "/exposure", "/coverage", "/updates", "/objective", "/rates", "/findings", "/checkpoints", "/events", "/checkpoints/c1/exposure"]
+    "part",
+    ["", "/exposure", "/coverage", "/updates", "/objective", "/rates", "/findings", "/checkpoints", "/events", "/checkpoints/c1/exposure"],
 )
 def test_reports_of_unknown_runs_are_refused(small: TestClient, part: str) -> None:
     check(small.get(f"/v1/projects/default/runs/none{part}"), 404, "run_unknown")
@@ -264,7 +265,10 @@ def test_what_is_nowhere_and_what_takes_no_such_method_are_problems_too(small: T
 
 
 def test_one_bad_event_never_blocks_the_others(small: TestClient) -> None:
-    blocks = {"updates": columns(101, {11: "applied"}, 0), "passes": {"seq": [102], "update": [12], "stream": ["train"], "epoch": [0], "start": [9], "stop": [4]}}
+    blocks = {
+        "updates": columns(101, {11: "applied"}, 0),
+        "passes": {"seq": [102], "update": [12], "stream": ["train"], "epoch": [0], "start": [9], "stop": [4]},
+    }
     receipt = small.post(EVENTS, json=batch(0, **blocks)).json()
     assert (receipt["accepted"], len(receipt["rejected"])) == (1, 1)
     assert receipt["rejected"][0]["seq"] == 102

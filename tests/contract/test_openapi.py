@@ -106,7 +106,9 @@ def test_every_example_is_of_its_model(model: type[BaseModel]) -> None:
 
 
 def test_writes_answer_with_their_declared_models(client: TestClient) -> None:
-    answers.RunAnswer.model_validate_json(client.put(RUN, json={"conventions": {"objective": "token_mean", "gradient_reducer": "mean"}}).content)
+    answers.RunAnswer.model_validate_json(
+        client.put(RUN, json={"conventions": {"objective": "token_mean", "gradient_reducer": "mean"}}).content
+    )
     again = client.put(f"{RUN}/attempts/a1", json=attempt(1, None))
     assert again.status_code == 200
     answers.AttemptAnswer.model_validate_json(again.content, strict=True)
@@ -142,7 +144,9 @@ def test_the_log_comes_as_lines_and_as_parquet(client: TestClient, tmp_path: Any
 
 
 def test_every_code_has_a_status_and_is_described(document: dict[str, Any]) -> None:
-    classes = [item for module in (errors, refusals) for item in vars(module).values() if isinstance(item, type) and issubclass(item, LedgerError)]
+    classes = [
+        item for module in (errors, refusals) for item in vars(module).values() if isinstance(item, type) and issubclass(item, LedgerError)
+    ]
     assert {item.code for item in classes} == set(problems.STATUS)
     described = json.dumps(document)
     assert [code for code in problems.STATUS if code not in ("refused", "not_ready") and f"`{code}`" not in described] == []

@@ -5,7 +5,7 @@ from typing import Any
 from tests.simulation import coverage
 from tests.simulation.facts import Facts
 from tests.simulation.groups import QUANTITIES, Group, collect
-from tests.simulation.lineage import Lineage, fate_of, on_trajectory, trace
+from tests.simulation.lineage import Lineage, Save, fate_of, newest_named, on_trajectory, trace
 
 OUTCOMES = ("applied", "skipped", "abandoned", "discarded", "held", "open")
 FATES = ("preserved", "pending", "lost")
@@ -15,17 +15,17 @@ Place = tuple[Any, ...]
 
 def audit(facts: Facts, head: str | None = None) -> dict[str, Any]:
     """Everything that the reports of a run must say, given these facts."""
-    layouts = {declaration.attempt: declaration.layout for declaration in reversed(facts.declarations)}
-    groups = collect(facts, layouts)
-    lineage = trace(facts, groups, head)
-    for group in groups:
-        if group.attempted and group.attempt not in lineage.settled:
-            group.outcome, group.reason = "held", None
+    fork, before = None, []
+    if facts.parent is not None:
+        parent_groups, parent_lineage = examine(facts.parent)
+        fork = newest_named(parent_lineage, facts.fork_name)
+        before = [] if fork is None else coverage.drawn_before(parent_lineage, parent_groups, fork)
+    groups, lineage = examine(facts, fork, head)
     work = [group for group in groups if group.kind in ("updates", "discards")]
     again = recomputed_groups(work, lineage)
     accepted = lineage.accepted
     unit = facts.conventions.get("data", {}).get("unit", "position")
-    streams = coverage.cover(lineage, groups, unit)
+    streams = coverage.cover(lineage, groups, before, unit)
     return {
         "head": lineage.head,
         "order": lineage.order,
@@ -35,17 +35,28 @@ def audit(facts: Facts, head: str | None = None) -> dict[str, Any]:
         "balance": {quantity: balance(quantity, work, lineage) for quantity in QUANTITIES},
         "matrix": {quantity: matrix(quantity, work, lineage) for quantity in QUANTITIES},
         "updates": update_counts(work, lineage, again),
-        "recomputed": {quantity: sum(group.known[quantity] for group in work if group.key in again) for quantity in QUANTITIES},
+        "recomputed": {quantity: sum(g.known[quantity] for g in work if g.kind == "updates" and g.key in again) for quantity in QUANTITIES},
         "evaluation": evaluation(groups),
         "passed_over": {"samples": sum(stop - start for group in groups if group.kind == "passes" for _, _, start, stop in group.ranges)},
         "items": {group.key: item(group, lineage, again) for group in work if group.kind == "updates"},
         "streams": streams,
-        "findings": findings(facts, lineage, groups, streams),
+        "findings": findings(facts, lineage, groups, streams, (fork, before)),
         "checkpoints": {
             save.key: "rejected" if save.rejected else "accepted" if save.stands else "started" for save in lineage.saves.values()
         },
         "unsettled": set(lineage.order) - lineage.settled,
     }
+
+
+def examine(facts: Facts, fork: Save | None = None, head: str | None = None) -> tuple[list[Group], Lineage]:
+    """The groups of a run and its lineage; the work of an attempt whose origin is not settled is held."""
+    layouts = {declaration.attempt: declaration.layout for declaration in reversed(facts.declarations)}
+    groups = collect(facts, layouts)
+    lineage = trace(facts, groups, fork, head)
+    for group in groups:
+        if group.attempted and group.attempt not in lineage.settled:
+            group.outcome, group.reason = "held", None
+    return groups, lineage
 
 
 def buckets_of(group: Group, fate: str) -> str:
@@ -139,11 +150,13 @@ def trajectory(lineage: Lineage, work: list[Group]) -> list[dict[str, Any]]:
 
 
 def complete_through(lineage: Lineage, work: list[Group]) -> int | None:
-    """The highest number up to which every update on the trajectory has all its shards."""
+    """The highest number up to which every update on the trajectory has all its shards; failing any, where the trajectory starts."""
+    if not lineage.path:
+        return None
     own = [group for group in work if group.attempted and on_trajectory(lineage, group) is not None]
     lacking = [group.update for group in own if group.incomplete]
     whole = [group.update for group in own if not lacking or group.update < min(lacking)]
-    return max(whole, default=None)
+    return max([lineage.path[0].after, *whole])
 
 
 def item(group: Group, lineage: Lineage, again: set[tuple[str, int, int]]) -> dict[str, Any]:
@@ -162,7 +175,9 @@ def item(group: Group, lineage: Lineage, again: set[tuple[str, int, int]]) -> di
     }
 
 
-def findings(facts: Facts, lineage: Lineage, groups: list[Group], streams: list[dict[str, Any]]) -> dict[str, set[Place]]:
+def findings(
+    facts: Facts, lineage: Lineage, groups: list[Group], streams: list[dict[str, Any]], origin: tuple[Save | None, list[Group]]
+) -> dict[str, set[Place]]:
     """The places of each kind of finding that the auditor judges."""
     found: dict[str, set[Place]] = {}
 
@@ -185,11 +200,16 @@ def findings(facts: Facts, lineage: Lineage, groups: list[Group], streams: list[
                 note("missing_count", *group.key)
     for attempt in lineage.conflicted:
         note("resume_conflict", attempt)
-    judge_data(facts, lineage, groups, streams, note)
+    judge_streams(facts, lineage, streams, note)
+    if facts.conventions.get("data", {}).get("unit", "position") == "position":
+        for attempt in coverage.misplaced_resumes(lineage, groups, origin[0]):
+            note("resume_position_mismatch", attempt)
+        for place in coverage.misplaced_saves(lineage, groups, origin[1]):
+            note("checkpoint_position_mismatch", *place)
     return found
 
 
-def judge_data(facts: Facts, lineage: Lineage, groups: list[Group], streams: list[dict[str, Any]], note: Any) -> None:
+def judge_streams(facts: Facts, lineage: Lineage, streams: list[dict[str, Any]], note: Any) -> None:
     """Findings about the data drawn on the trajectory."""
     data = facts.conventions.get("data", {})
     completed = any(ending.attempt == lineage.head and ending.ended == "completed" for ending in facts.endings)
@@ -199,8 +219,3 @@ def judge_data(facts: Facts, lineage: Lineage, groups: list[Group], streams: lis
             note("sample_repeat", stream["stream"], stream["epoch"])
         if stream["gaps"] and (data.get("unit", "position") == "position" or later or completed):
             note("sample_gap", stream["stream"], stream["epoch"])
-    if data.get("unit", "position") == "position":
-        for attempt in coverage.misplaced_resumes(lineage, groups):
-            note("resume_position_mismatch", attempt)
-        for place in coverage.misplaced_saves(lineage, groups):
-            note("checkpoint_position_mismatch", *place)

@@ -92,7 +92,7 @@ def compare_updates(items: list[dict[str, Any]], audit: dict[str, Any]) -> Diffe
     return differences
 
 
-def compare_coverage(streams: list[dict[str, Any]], audit: dict[str, Any], forked: bool) -> Differences:
+def compare_coverage(streams: list[dict[str, Any]], audit: dict[str, Any]) -> Differences:
     """Compare the data exposure by stream and epoch."""
     differences = Differences()
     found = {(entry["stream"], entry["epoch"]): entry for entry in streams}
@@ -100,8 +100,7 @@ def compare_coverage(streams: list[dict[str, Any]], audit: dict[str, Any], forke
     differences.same("streams", sorted(found), sorted(right))
     for key in sorted(set(found) & set(right)):
         for name in ("unit", "effective_total", "effective_unique", "repeated", "gaps", "without_effect", "passed_over"):
-            if not forked or name != "gaps":
-                differences.same(f"coverage {key} {name}", found[key][name], right[key][name])
+            differences.same(f"coverage {key} {name}", found[key][name], right[key][name])
         times = {times: count for times, count in found[key]["times_seen"].items() if times not in ("0", "unseen")}
         differences.same(f"coverage {key} times_seen", times, right[key]["times_seen"])
     return differences
@@ -138,14 +137,11 @@ def compare_checkpoints(items: list[dict[str, Any]], audit: dict[str, Any]) -> D
 
 def compare_all(driver: Driver, audit: dict[str, Any], settled: set[tuple[str, int, int]]) -> Differences:
     """Compare every report of a run whose facts have all been delivered."""
-    forked = driver.history.forked_from is not None
     skip = set() if driver.history.tidy else set(POSITION_KINDS)
-    if forked:
-        skip |= {"sample_gap"}
     report = driver.exposure()
     differences = compare_exposure(report, audit)
     differences += compare_updates(driver.pages("/updates", "items"), audit)
-    differences += compare_coverage(driver.pages("/coverage", "streams"), audit, forked)
+    differences += compare_coverage(driver.pages("/coverage", "streams"), audit)
     differences += compare_findings(driver.pages("/findings", "findings"), report, audit, settled, skip)
     differences += compare_checkpoints(driver.pages("/checkpoints", "checkpoints"), audit)
     return differences

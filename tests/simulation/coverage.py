@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 from tests.simulation.groups import Group, Range
-from tests.simulation.lineage import Lineage, Save, Step, covers, on_trajectory
+from tests.simulation.lineage import Lineage, Save, Step, covers, on_trajectory, starts_after
 
 Span = tuple[int, int]
 
@@ -54,12 +54,11 @@ def role(group: Group) -> str:
     return "idle"
 
 
-def cover(lineage: Lineage, groups: list[Group], unit: str) -> list[dict[str, Any]]:
-    """The coverage of the trajectory, by stream and epoch."""
+def cover(lineage: Lineage, groups: list[Group], before: list[Group], unit: str) -> list[dict[str, Any]]:
+    """The coverage of the trajectory, by stream and epoch; `before` is what the parent run drew on the way to the fork."""
     spans: dict[tuple[str, int], dict[str, list[Span]]] = {}
-    for group in groups:
-        if group.kind == "evaluations" or on_trajectory(lineage, group) is None:
-            continue
+    own = [group for group in groups if group.kind != "evaluations" and on_trajectory(lineage, group) is not None]
+    for group in before + own:
         for stream, epoch, start, stop in group.ranges:
             parts = spans.setdefault((stream, epoch), {"effective": [], "held": [], "idle": [], "passed": []})
             if start < stop:
@@ -107,13 +106,17 @@ def furthest(ranges: list[Range], stream: str) -> tuple[int, int] | None:
     return max(ends) if ends else None
 
 
-def misplaced_saves(lineage: Lineage, groups: list[Group]) -> set[tuple[str, str]]:
+def misplaced_saves(lineage: Lineage, groups: list[Group], earlier: list[Group]) -> set[tuple[str, str]]:
     """The saves on the trajectory whose declared position is neither the drawn nor the trained cursor: (attempt, name)."""
     wrong = set()
+    steps = {step.attempt: step for step in lineage.path}
     for save in lineage.saves.values():
-        if save.positions is None or save.key[0] not in {step.attempt for step in lineage.path}:
+        if save.positions is None or save.key[0] not in steps:
             continue
-        before = drawn_before(lineage, groups, save)
+        limit = steps[save.key[0]].limit
+        if limit is not None and save is not limit and starts_after(save, limit):
+            continue
+        before = earlier + drawn_before(lineage, groups, save)
         for stream, position in save.positions.items():
             drawn = furthest([r for group in before for r in group.ranges], stream)
             passed = [r for group in before if group.kind == "passes" for r in group.ranges]
@@ -123,15 +126,15 @@ def misplaced_saves(lineage: Lineage, groups: list[Group]) -> set[tuple[str, str
     return wrong
 
 
-def misplaced_resumes(lineage: Lineage, groups: list[Group]) -> set[str]:
+def misplaced_resumes(lineage: Lineage, groups: list[Group], fork: Save | None) -> set[str]:
     """The attempts of the trajectory whose first range does not start where their checkpoint says."""
-    return {step.attempt for step in lineage.path if step.source is not None and starts_elsewhere(step, groups)}
+    sources = [(step, step.source or fork) for step in lineage.path]
+    return {step.attempt for step, source in sources if source is not None and starts_elsewhere(step, source, groups)}
 
 
-def starts_elsewhere(step: Step, groups: list[Group]) -> bool:
+def starts_elsewhere(step: Step, source: Save, groups: list[Group]) -> bool:
     """Whether the first range of a stream lies elsewhere than the checkpoint's position, or the end of a pass before it."""
-    assert step.source is not None
-    for stream, position in (step.source.positions or {}).items():
+    for stream, position in (source.positions or {}).items():
         own = [group for group in groups if group.attempt == step.attempt and group.kind in ("updates", "discards")]
         own = [group for group in own if any(r[0] == stream for r in group.ranges)]
         if not own:

@@ -104,10 +104,12 @@ def apply(facts: Facts, step: Step) -> None:
 
 def empty_facts(history: History) -> Facts:
     """The facts of a run that has only been opened; the run it was forked from is known in full."""
-    facts = Facts(history.conventions, forked=history.forked_from is not None)
+    facts = Facts(history.conventions)
     if history.parent is not None and history.forked_from is not None:
-        name = history.forked_from["checkpoint"]
-        facts.fork_update = next(save.update for save in history.parent.saved if save.name == name)
+        facts.fork_name = history.forked_from["checkpoint"]
+        facts.parent = empty_facts(history.parent)
+        for step in plan(history.parent, 0, "none"):
+            apply(facts.parent, step)
     return facts
 
 

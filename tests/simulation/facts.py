@@ -65,11 +65,11 @@ class Resolution:
 
 @dataclass
 class Facts:
-    """All that is known of a run; declarations are in order of opening, `fork_update` is the fork's checkpoint where it is known."""
+    """All that is known of a run; declarations are in order of opening, `parent` and `fork_name` say where it was forked from."""
 
     conventions: Columns = field(default_factory=dict)
-    forked: bool = False
-    fork_update: int | None = None
+    parent: "Facts | None" = None
+    fork_name: str | None = None
     declarations: list[Declaration] = field(default_factory=list)
     endings: list[Ending] = field(default_factory=list)
     decisions: list[ResumeDecision] = field(default_factory=list)

@@ -177,8 +177,8 @@ def find_source(
     return None
 
 
-def trace(facts: Facts, groups: list[Group], head: str | None = None) -> Lineage:
-    """Work out the lineage; `head` asks as if that attempt were the newest."""
+def trace(facts: Facts, groups: list[Group], fork: Save | None = None, head: str | None = None) -> Lineage:
+    """Work out the lineage; `fork` is the save of the parent run, `head` asks as if that attempt were the newest."""
     saves = collect_saves(facts)
     declared, conflicted = declared_resumes(facts)
     order = ordered(facts, declared, conflicted)
@@ -195,7 +195,7 @@ def trace(facts: Facts, groups: list[Group], head: str | None = None) -> Lineage
         if attempt in conflicted:
             continue
         if resumed_from is None:
-            if facts.forked and facts.fork_update is None:
+            if facts.parent is not None and fork is None:
                 unresolved.add(attempt)
             else:
                 settled.add(attempt)
@@ -211,9 +211,18 @@ def trace(facts: Facts, groups: list[Group], head: str | None = None) -> Lineage
     newest = [attempt for attempt in order if attempt in settled]
     lineage = Lineage(order, saves, conflicted, unresolved, settled, source, [])
     if newest:
-        lineage.path = path_to(head or newest[-1], source, facts.fork_update or 0)
+        lineage.path = path_to(head or newest[-1], source, 0 if fork is None else fork.update)
         choose_accepted(lineage)
     return lineage
+
+
+def newest_named(lineage: Lineage, name: str | None) -> Save | None:
+    """The newest save of that name in the newest attempt that has one."""
+    for attempt in reversed(lineage.order):
+        named = [save for save in lineage.saves.values() if save.key[:2] == (attempt, name)]
+        if named:
+            return max(named, key=lambda save: save.update)
+    return None
 
 
 def path_to(head: str, source: dict[str, Save | None], start: int) -> list[Step]:

@@ -396,16 +396,26 @@ class Launch:
             self.update("applied", advance=True)
 
 
-def write_history(seed: int, forks: bool = True) -> History:
-    """The history of a seed."""
+def write_history(seed: int) -> History:
+    """The history of a seed; some are forked from another run that has its own."""
     rng = random.Random(seed)
     unit = rng.choice(("position", "position", "position", "id"))
     conventions: Columns = {"data": {"unit": unit, "repeats_expected": rng.random() < 0.2}}
-    history = History(seed, conventions)
     temper = random_temper(rng, unit)
-    history.dates = temper.dates
-    if forks and rng.random() < 0.15:
-        fork(history, seed)
+    history = History(seed, conventions, dates=temper.dates)
+    if rng.random() < 0.15:
+        parent = History(seed, conventions, dates=temper.dates)
+        tell(parent, rng, temper)
+        unique = [s for s in parent.saved if s.posted and sum(1 for other in parent.saved if other.name == s.name) == 1]
+        if unique:
+            history.parent, history.forked_from = parent, {"checkpoint": unique[-1].name}
+            history.tidy = parent.tidy
+    tell(history, rng, temper)
+    return history
+
+
+def tell(history: History, rng: random.Random, temper: Temper) -> None:
+    """Fill a history with launches, one after another."""
     launches: list[Launch] = []
     for index in range(rng.choice((1, 2, 2, 3, 4, 5, 6))):
         launches.append(open_launch(history, rng, temper, index))
@@ -414,24 +424,13 @@ def write_history(seed: int, forks: bool = True) -> History:
         close_launch(history, rng, launches[-1])
         if rng.random() < 0.3:
             rng.choice(launches).finish_save()
-    return history
 
 
-def fork(history: History, seed: int) -> None:
-    """Let the history start at a save of another run."""
-    parent = write_history(seed + 10_000_019, forks=False)
-    unique = [s for s in parent.saved if s.posted and sum(1 for other in parent.saved if other.name == s.name) == 1]
-    if unique:
-        history.parent = parent
-        history.forked_from = {"checkpoint": unique[-1].name}
-
-
-def fork_start(history: History, temper: Temper) -> SavedState | None:
+def fork_start(history: History) -> SavedState | None:
     """Where an attempt of a forked run starts from when it names no checkpoint."""
     if history.parent is None or history.forked_from is None:
         return None
-    save = next(s for s in history.parent.saved if s.name == history.forked_from["checkpoint"])
-    return SavedState(save.attempt, save.name, save.update, dict.fromkeys(temper.streams, (0, 0)), True)
+    return next(s for s in history.parent.saved if s.name == history.forked_from["checkpoint"])
 
 
 def open_launch(history: History, rng: random.Random, temper: Temper, index: int) -> Launch:
@@ -442,7 +441,7 @@ def open_launch(history: History, rng: random.Random, temper: Temper, index: int
     if index and usable and rng.random() < 0.85:
         source = usable[-1] if rng.random() < 0.7 else rng.choice(usable)
     reference = None if source is None else refer(history, rng, temper, source)
-    launch = Launch(history, rng, temper, name, source or fork_start(history, temper))
+    launch = Launch(history, rng, temper, name, source or fork_start(history))
     started_at = None
     if temper.dates == "all" or (temper.dates == "some" and rng.random() < 0.6):
         day = index + 1 if temper.dates == "all" else rng.randint(1, 25)

@@ -40,7 +40,9 @@ def test_more_frames_than_a_body_needs_are_refused() -> None:
 
 def test_a_zstd_window_larger_than_recommended_is_refused() -> None:
     options = zstandard.ZstdCompressionParameters(window_log=27, compression_level=1)
-    stream = zstandard.ZstdCompressor(compression_params=options, ).compressobj()
+    stream = zstandard.ZstdCompressor(
+        compression_params=options,
+    ).compressobj()
     body = stream.compress(PLAIN) + stream.flush()
     with pytest.raises(BodyBroken):
         decompress(body, "zstd", 10_000)
@@ -53,7 +55,6 @@ def test_other_encodings_are_refused() -> None:
 
 def test_the_gate_counts_what_is_inside() -> None:
     gate = Gate(2)
-    with gate.entered(), gate.entered():
-        with pytest.raises(QueueFull), gate.entered():
-            raise AssertionError("a third batch came in")
+    with gate.entered(), gate.entered(), pytest.raises(QueueFull), gate.entered():
+        raise AssertionError("a third batch came in")
     assert gate.waiting == 0

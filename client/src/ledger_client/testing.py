@@ -124,6 +124,7 @@ class RecordingServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
 
             def handle_request(self) -> None:
                 raw = self.rfile.read(int(self.headers.get("Content-Length", "0")))

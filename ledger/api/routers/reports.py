@@ -6,6 +6,7 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
 from ledger.api.answering import Numbers, answer
+from ledger.api.cursors import opened, sealed
 from ledger.api.dependencies import Cursor, Limit, Project, Run, Service, page_size
 from ledger.api.problems import problems
 from ledger.api.schemas.answers import (
@@ -19,12 +20,10 @@ from ledger.api.schemas.answers import (
     UpdateList,
 )
 from ledger.api.schemas.fields import SLUG_PATTERN
-from ledger.domain.errors import InvalidRequest
 from ledger.services import reports
 
 READS = problems(404, 422, 500, 503)
 MOST_POINTS = 10_000
-CLOCKS = ("update", "checkpoint", "evaluation", "idle", "downtime", "wall")
 WINDOW_PATTERN = r"^(run|attempt:[A-Za-z0-9][A-Za-z0-9._-]{0,127}|last:\d{1,12}(\.\d{1,9})?s|updates:\d{1,16}-\d{1,16})$"
 Quantity = Literal["input_slots", "consumed_tokens", "valid_targets", "samples", "updates"]
 Checkpoint = Annotated[str, Path(min_length=1, max_length=256, description="name of the checkpoint")]
@@ -48,7 +47,7 @@ def read_coverage(
     running: Service, project: Project, run: Run, cursor: Cursor = None, limit: Limit = 1000, integers: Numbers = "number"
 ) -> Response:
     """Data exposure by stream and epoch."""
-    return answer(reports.coverage(running.reports, project, run, cursor, page_size(limit)), integers)
+    return answer(sealed(reports.coverage(running.reports, project, run, opened(cursor), page_size(limit))), integers)
 
 
 @router.get("/updates", response_model=UpdateList, responses=READS)
@@ -62,26 +61,13 @@ def read_updates(
     integers: Numbers = "number",
 ) -> Response:
     """Updates in order, a page at a time, or evenly spread ones."""
-    return answer(reports.updates(running.reports, project, run, cursor, page_size(limit), points), integers)
+    return answer(sealed(reports.updates(running.reports, project, run, opened(cursor), page_size(limit), points)), integers)
 
 
 @router.get("/objective", response_model=Objective, responses=READS)
 def read_objective(running: Service, project: Project, run: Run, integers: Numbers = "number") -> Response:
     """The token mean against the other means, and the verdict on the reported loss."""
     return answer(reports.objective(running.reports, project, run), integers)
-
-
-def clocks_of(time: str) -> list[str]:
-    """The times that make up a denominator.
-
-    Raises: InvalidRequest.
-    """
-    chosen = [clock.strip() for clock in time.split(",")]
-    if any(clock not in CLOCKS for clock in chosen) or len(set(chosen)) != len(chosen):
-        raise InvalidRequest(f"time is a list of different ones of {', '.join(CLOCKS)}", pointer="/time")
-    if "wall" in chosen and len(chosen) > 1:
-        raise InvalidRequest("wall stands alone: it holds all other times", pointer="/time")
-    return chosen
 
 
 @router.get("/rates", response_model=Rates, responses=READS)
@@ -98,7 +84,7 @@ def read_rates(
 ) -> Response:
     """A rate with its conventions, and a sentence that a report can quote."""
     given = {"quantity": quantity, "work": work, "window": window, "per": per}
-    return answer(reports.rates(running.reports, project, run, time=clocks_of(time), **given), integers)
+    return answer(reports.rates(running.reports, project, run, time=list(dict.fromkeys(time.split(","))), **given), integers)
 
 
 @router.get("/findings", response_model=FindingList, responses=READS)
@@ -112,7 +98,7 @@ def read_findings(
     integers: Numbers = "number",
 ) -> Response:
     """What does not fit together, with the numbers that disagree."""
-    return answer(reports.findings(running.reports, project, run, cursor, page_size(limit), kind), integers)
+    return answer(sealed(reports.findings(running.reports, project, run, opened(cursor), page_size(limit), kind)), integers)
 
 
 @router.get("/checkpoints", response_model=CheckpointList, responses=READS)
@@ -120,7 +106,7 @@ def read_checkpoints(
     running: Service, project: Project, run: Run, cursor: Cursor = None, limit: Limit = 100, integers: Numbers = "number"
 ) -> Response:
     """Checkpoints and what became of them."""
-    return answer(reports.checkpoints(running.reports, project, run, cursor, page_size(limit)), integers)
+    return answer(sealed(reports.checkpoints(running.reports, project, run, opened(cursor), page_size(limit))), integers)
 
 
 @router.get("/checkpoints/{checkpoint:path}/exposure", response_model=CheckpointExposure, responses=READS)

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from ledger.api.answering import Numbers, answer
+from ledger.api.cursors import opened, sealed
 from ledger.api.dependencies import Cursor, Limit, Project, Run, RunBody, Service, page_size, takes
 from ledger.api.problems import problems
 from ledger.api.schemas.answers import RunAnswer, RunList
@@ -26,7 +27,7 @@ def list_runs(
     integers: Numbers = "number",
 ) -> Response:
     """Runs in the order of their names, a page at a time."""
-    return answer(registration.list_runs(running.reports.store, project, cursor, page_size(limit)), integers)
+    return answer(sealed(registration.list_runs(running.reports.store, project, opened(cursor), page_size(limit))), integers)
 
 
 @router.put(
