@@ -69,6 +69,7 @@ class Watcher(threading.Thread):
         self.pid, self.largest, self.over = pid, 0.0, threading.Event()
 
     def run(self) -> None:
+        """Looks until it is told that it is over."""
         while not self.over.wait(0.1):
             self.largest = max(self.largest, resident_megabytes(self.pid))
 
@@ -101,7 +102,8 @@ def fill(port: int, run: str, updates: int, ranks: int) -> float:
         list(pool.map(post, work))
     seconds = time.perf_counter() - begun
     checkpoint = {"seq": [10**9, 10**9 + 1], "checkpoint": ["c", "c"], "state": ["started", "accepted"], "update": [updates // 2, None]}
-    call(f"http://127.0.0.1:{port}{base}/attempts/a1/events", "POST", {"ranks": [{"rank": 0, "writer": "bench", "checkpoints": checkpoint}]})
+    saved = {"ranks": [{"rank": 0, "writer": "bench", "checkpoints": checkpoint}]}
+    call(f"http://127.0.0.1:{port}{base}/attempts/a1/events", "POST", saved)
     return seconds
 
 

@@ -29,7 +29,7 @@ class Running(Protocol):
 
 def running_of(request: Request) -> Running:
     """The service that this request came to."""
-    return cast(Running, request.app.state.running)
+    return cast("Running", request.app.state.running)
 
 
 Service = Annotated[Running, Depends(running_of)]

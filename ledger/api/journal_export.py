@@ -1,5 +1,7 @@
 """The raw log of a run in the form that the reader accepts."""
 
+import importlib
+import importlib.util
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,11 +9,6 @@ from typing import Any
 from pydantic_core import to_json
 
 from ledger.api.refusals import NotAcceptable
-
-try:
-    from ledger.api.parquet import parquet_chunks
-except ModuleNotFoundError:  # pyarrow comes with the extra `parquet`
-    parquet_chunks = None  # type: ignore[assignment]
 
 NDJSON = "application/x-ndjson"
 PARQUET = "application/vnd.apache.parquet"
@@ -33,7 +30,10 @@ def ndjson_chunks(entries: Iterator[dict[str, Any]]) -> Iterator[bytes]:
 
 
 Form = Callable[[Iterator[dict[str, Any]]], Iterator[bytes]]
-FORMS: dict[str, Form] = {NDJSON: ndjson_chunks} | ({} if parquet_chunks is None else {PARQUET: parquet_chunks})
+FORMS: dict[str, Form] = {NDJSON: ndjson_chunks}
+# pyarrow comes with the extra `parquet` and may not be there.
+if importlib.util.find_spec("pyarrow"):
+    FORMS[PARQUET] = importlib.import_module("ledger.api.parquet").parquet_chunks
 
 
 def wanted_form(accept: str) -> str:

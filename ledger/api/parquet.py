@@ -6,8 +6,8 @@ from datetime import datetime
 from tempfile import TemporaryFile
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic_core import to_json
 
 from ledger.domain.events import KINDS

@@ -32,6 +32,7 @@ STATUS: dict[str, int] = {
     "invalid_request": 422,
     "queue_full": 503,
     "projection_behind": 503,
+    "database_unavailable": 503,
     "body_too_large": 413,
     "body_broken": 400,
     "encoding_unsupported": 415,

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
-from sqlalchemy import Engine
 
 from ledger.cli.sources import DIFFERENT, DatabaseUrl, fail, failures_told, settings_of
 from ledger.storage import schema
 from ledger.storage.engine import open_engine
+from ledger.storage.store import Engine
 
 app = typer.Typer(help="The schema of the ledger's database.", no_args_is_help=True)
 

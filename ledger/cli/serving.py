@@ -45,9 +45,16 @@ def serve(
 
 def _listen(settings: Settings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # The protocol is said outright: asyncio switches Nagle's delay off only on sockets that name it, and with the delay every
+    # answer on a connection that is kept open waits some 40 ms for the acknowledgement of its own headers.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.listen(BACKLOG)
+        return listener
     except OSError as error:
+        listener.close()
         fail(UNREACHABLE, f"{settings.host}:{settings.port} cannot be bound: {error.strerror or error}")
 
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from pydantic import ValidationError
-from sqlalchemy.exc import SQLAlchemyError
 
 from ledger.app import utc_now
 from ledger.config import Settings
@@ -72,8 +71,6 @@ def failures_told() -> Iterator[None]:
         yield
     except LedgerError as error:
         fail(UNREACHABLE, error.detail)
-    except SQLAlchemyError as error:
-        fail(UNREACHABLE, f"the database cannot be used: {str(getattr(error, 'orig', None) or error).strip()}")
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from ledger.demo.places import Places, attempt_name
 from ledger.demo.plan import Plan
 from ledger.demo.saving import newest_checkpoint
-from ledger.demo.service import Service, last_lines
-from ledger.demo.tally import Account, Line, differences, read_account
+from ledger.demo.service import DemoLedger, last_lines
+from ledger.demo.tally import Account, Line, differences, figures, read_account
 
 ATTEMPT_SECONDS = 300.0
 DRAIN_SECONDS = 30.0
@@ -45,13 +45,14 @@ class Narrator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Both accounts of a demo run, and in what they differ."""
+    """Both accounts of a demo run, in how many figures they were compared, and in which of them they differ."""
 
     plan: Plan
     account: Account
     report: dict[str, Any]
     findings: list[dict[str, Any]]
     objective: dict[str, Any]
+    figures_compared: int
     differences: list[str]
 
 
@@ -73,7 +74,7 @@ class Ranks:
             process.wait()
 
 
-def run_demo(service: Service, plan: Plan, folder: Path, narrator: Narrator) -> Result:
+def run_demo(service: DemoLedger, plan: Plan, folder: Path, narrator: Narrator) -> Result:
     """Train twice with a kill between, then compare what the ledger reports with what the trainers counted.
 
     Raises: TrainingFailed, ServiceFailed
@@ -101,7 +102,7 @@ def run_demo(service: Service, plan: Plan, folder: Path, narrator: Narrator) -> 
     return compare(service, plan, places)
 
 
-def unused_run(service: Service, project: str, wanted: str) -> str:
+def unused_run(service: DemoLedger, project: str, wanted: str) -> str:
     """The wanted name, or the first of wanted-2, wanted-3, … that the ledger does not know yet."""
     name, number = wanted, 1
     while service.get(f"/v1/projects/{project}/runs/{name}") is not None:
@@ -186,7 +187,7 @@ def tell(attempt: int, line: Line, narrator: Narrator) -> None:
         narrator.say(f"{line['checkpoint']}: durable, accepted")
 
 
-def deliver_rest(service: Service, places: Places, narrator: Narrator) -> None:
+def deliver_rest(service: DemoLedger, places: Places, narrator: Narrator) -> None:
     """Deliver what the ranks recorded and could not send any more, by the command that an operator would use.
 
     Raises: TrainingFailed where something stays in a spool
@@ -199,7 +200,7 @@ def deliver_rest(service: Service, places: Places, narrator: Narrator) -> None:
         raise TrainingFailed(f"not everything could be delivered:\n{drained.stderr}")
 
 
-def compare(service: Service, plan: Plan, places: Places) -> Result:
+def compare(service: DemoLedger, plan: Plan, places: Places) -> Result:
     """Both accounts, read apart from each other."""
     account = read_account((attempt, places.tally(attempt, rank)) for attempt in range(1, ATTEMPTS + 1) for rank in range(plan.ranks))
     run = f"/v1/projects/{plan.project}/runs/{plan.run}"
@@ -207,6 +208,6 @@ def compare(service: Service, plan: Plan, places: Places) -> Result:
     found = differences(account, report)
     trained = sum(stream["effective_unique"] for stream in coverage["streams"])
     if trained != len(account.trained_positions()):
-        found.append(f"documents in the weights: the tally says {len(account.trained_positions()):,}, the ledger {trained:,}")
+        found.append(f"documents in the weights: the tally says {len(account.trained_positions())}, the ledger {trained}")
     findings = service.get(f"{run}/findings")["findings"]
-    return Result(plan, account, report, findings, service.get(f"{run}/objective"), found)
+    return Result(plan, account, report, findings, service.get(f"{run}/objective"), len(figures(account.report())) + 1, found)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 HOST = "127.0.0.1"
+USUAL_PORT, ANY_PORT = 8400, 0
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
@@ -24,7 +26,7 @@ class ServiceFailed(RuntimeError):
     """The ledger's server did not start, or answered with an error."""
 
 
-class Service:
+class DemoLedger:
     """A running ledger; `process` is its server where the demo started it."""
 
     def __init__(self, url: str, process: "subprocess.Popen[bytes] | None" = None) -> None:
@@ -90,7 +92,16 @@ class Service:
                 raise ServiceFailed(f"{self.url} cannot be reached: {error}") from error
 
 
-def start_service(folder: Path, port: int) -> Service:
+def usual_port_or_any() -> int:
+    """The port on which people look for a ledger; where another program has it, the one that stands for any free port."""
+    try:
+        with socket.create_server((HOST, USUAL_PORT)):
+            return USUAL_PORT
+    except OSError:
+        return ANY_PORT
+
+
+def start_service(folder: Path, port: int) -> DemoLedger:
     """Start `ledger serve` with an SQLite file in the folder, and wait until it takes events; port 0 is a free one.
 
     Raises: ServiceFailed where it does not within a bounded time
@@ -100,7 +111,7 @@ def start_service(folder: Path, port: int) -> Service:
     command = [sys.executable, "-m", "ledger.cli", "serve", "--host", HOST, "--port", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-    service = Service("", process)
+    service = DemoLedger("", process)
     deadline = time.monotonic() + START_SECONDS
     try:
         while not service.is_ready():

@@ -12,7 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+UNITS = {"input_slots": "slots", "consumed_tokens": "tokens", "valid_targets": "targets", "samples": "samples", "updates": "updates"}
 QUANTITIES = ("input_slots", "consumed_tokens", "valid_targets", "samples")
+BUCKETS = ("preserved", "pending", "lost_to_restart", "skipped", "dropped")
+OUTCOMES = ("applied", "skipped", "abandoned", "discarded", "held", "open")
+FATES = ("preserved", "pending", "lost")
 
 Line = dict[str, Any]
 
@@ -40,14 +44,13 @@ class Account:
     """The lines of all ranks of all attempts, folded into counts.
 
     `groups` holds, for each (attempt, update), what its microbatches counted; `outcomes` what the optimizer did with them, which is
-    missing for a group that was interrupted.
+    missing for a group that was interrupted; `dropped` what was processed before that update and thrown away.
     """
 
     groups: dict[tuple[int, int], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     loss_sums: dict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))
     outcomes: dict[tuple[int, int], str] = field(default_factory=dict)
-    dropped: Counter[str] = field(default_factory=Counter)
-    dropped_groups: set[tuple[int, int]] = field(default_factory=set)
+    dropped: dict[tuple[int, int], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     evaluated: Counter[str] = field(default_factory=Counter)
     resumed_at: dict[int, int] = field(default_factory=dict)
     saved: set[tuple[int, int]] = field(default_factory=set)
@@ -65,8 +68,7 @@ class Account:
             if self.outcomes.setdefault(group, line["outcome"]) != line["outcome"]:
                 raise ValueError(f"the ranks disagree about update {line['update']} of attempt {attempt}")
         elif what == "dropped":
-            self.dropped.update(counts)
-            self.dropped_groups.add(group)
+            self.dropped[group].update(counts)
         elif what == "evaluation":
             self.evaluated.update(counts)
         elif what == "start":
@@ -78,28 +80,51 @@ class Account:
         """The last update of an attempt that no later attempt went back behind."""
         return min((update for later, update in self.resumed_at.items() if later > attempt), default=float("inf"))
 
-    def bucket(self, attempt: int, update: int) -> str:
-        """Where the work of one group ended up: first cause wins, so a skipped update stays skipped though a restart undid it."""
-        if self.outcomes.get((attempt, update)) == "skipped":
-            return "skipped"
+    def outcome(self, attempt: int, update: int) -> str:
+        """What the optimizer did with a group; `open` where the group was interrupted."""
+        return self.outcomes.get((attempt, update), "open")
+
+    def fate(self, attempt: int, update: int) -> str:
+        """Where a place in an attempt lies: behind the newest checkpoint that was kept, after it, or undone by a restart."""
         if update > self.last_kept(attempt):
-            return "lost_to_restart"
-        if (attempt, update) not in self.outcomes:
-            return "pending"
+            return "lost"
         accepted = max((saved for owner, saved in self.saved if saved <= self.last_kept(owner)), default=0)
         return "preserved" if update <= accepted else "pending"
+
+    def bucket(self, attempt: int, update: int) -> str:
+        """Where the work of one group ended up: first cause wins, so a skipped update stays skipped though a restart undid it."""
+        if self.outcome(attempt, update) == "skipped":
+            return "skipped"
+        fate = self.fate(attempt, update)
+        if fate == "lost":
+            return "lost_to_restart"
+        return fate if self.outcome(attempt, update) == "applied" else "pending"
 
     def balance(self) -> dict[str, dict[str, int]]:
         """For each quantity, attempted and the five buckets.
 
         Law: attempted = preserved + pending + lost_to_restart + skipped + dropped
         """
-        buckets: dict[str, Counter[str]] = defaultdict(Counter, {"dropped": self.dropped})
-        for (attempt, update), counts in self.groups.items():
-            buckets[self.bucket(attempt, update)].update(counts)
-        names = ("preserved", "pending", "lost_to_restart", "skipped", "dropped")
-        balance = {quantity: {name: buckets[name][quantity] for name in names} for quantity in QUANTITIES}
+        buckets: dict[str, Counter[str]] = defaultdict(Counter)
+        for group, counts in self.groups.items():
+            buckets[self.bucket(*group)].update(counts)
+        for counts in self.dropped.values():
+            buckets["dropped"].update(counts)
+        for group in self.outcomes:
+            buckets[self.bucket(*group)]["updates"] += 1
+        balance = {quantity: {name: buckets[name][quantity] for name in BUCKETS} for quantity in UNITS}
         return {quantity: {"attempted": sum(parts.values()), **parts} for quantity, parts in balance.items()}
+
+    def matrix(self) -> dict[str, dict[str, dict[str, int]]]:
+        """For each quantity, what the optimizer did against where it ended up."""
+        cells: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        for group, counts in self.groups.items():
+            cells[self.outcome(*group), self.fate(*group)].update(counts)
+        for group, counts in self.dropped.items():
+            cells["discarded", self.fate(*group)].update(counts)
+        return {
+            quantity: {outcome: {fate: cells[outcome, fate][quantity] for fate in FATES} for outcome in OUTCOMES} for quantity in QUANTITIES
+        }
 
     def is_recomputed(self, attempt: int, update: int) -> bool:
         """Whether an older attempt had carried an update of this number to its end."""
@@ -121,11 +146,31 @@ class Account:
             "attempted": done.total(),
             "applied": done["applied"],
             "skipped": done["skipped"],
-            "discarded_groups": len(self.dropped_groups),
+            "abandoned": 0,
+            "held": 0,
+            "discarded_groups": len(self.dropped),
+            "open_groups": len(self.groups.keys() - self.outcomes.keys()),
             "preserved": ends["preserved"],
             "pending": ends["pending"],
             "lost_to_restart": ends["lost_to_restart"],
             "recomputed": sum(self.is_recomputed(*group) for group in self.outcomes),
+        }
+
+    def report(self) -> dict[str, Any]:
+        """Everything that the ledger's exposure report should say, in its shape."""
+        balance: dict[str, dict[str, Any]] = {}
+        for quantity, buckets in self.balance().items():
+            balance[quantity] = {"unit": UNITS[quantity], **buckets, "complete": True, "updates_unknown": 0}
+            if quantity != "updates":
+                # Half precision that overflows is the only cause for which this trainer withholds an update.
+                balance[quantity]["skipped_by_reason"] = {"overflow": buckets["skipped"]} if buckets["skipped"] else {}
+        return {
+            "updates": self.updates(),
+            "balance": balance,
+            "matrix": self.matrix(),
+            "recomputed": {quantity: self.recomputed()[quantity] for quantity in QUANTITIES},
+            "evaluation": {quantity: self.evaluated[quantity] for quantity in QUANTITIES},
+            "passed_over": {"samples": 0},
         }
 
     def trained_positions(self) -> set[tuple[int, int]]:
@@ -151,14 +196,24 @@ def read_account(tallies: Iterable[tuple[int, Path]]) -> Account:
     return account
 
 
+def figures(document: Any, path: str = "") -> dict[str, Any]:
+    """Every value in a document that is not a document itself, under the names that lead to it.
+
+    >>> figures({"updates": {"applied": 9, "held": 0}, "findings": {}})
+    {'updates applied': 9, 'updates held': 0}
+    """
+    if not isinstance(document, dict):
+        return {path: document}
+    return {name: value for key, part in document.items() for name, value in figures(part, f"{path} {key}".lstrip()).items()}
+
+
 def differences(account: Account, report: dict[str, Any]) -> list[str]:
-    """Each number in which the ledger's exposure report differs from the tally, as a sentence."""
-    expected: list[tuple[str, int, Any]] = []
-    for quantity, buckets in account.balance().items():
-        shown = report["balance"][quantity]
-        expected += [(f"{quantity} {bucket}", count, shown[bucket]) for bucket, count in buckets.items()]
-        expected.append((f"{quantity} skipped for overflow", buckets["skipped"], shown["skipped_by_reason"].get("overflow", 0)))
-        expected.append((f"{quantity} recomputed", account.recomputed()[quantity], report["recomputed"][quantity]))
-    expected += [(f"{quantity} evaluated", count, report["evaluation"][quantity]) for quantity, count in account.evaluated.items()]
-    expected += [(f"updates {name}", count, report["updates"][name]) for name, count in account.updates().items()]
-    return [f"{name}: the tally says {count:,}, the ledger {shown}" for name, count, shown in expected if count != shown]
+    """Each figure in which the ledger's exposure report differs from the tally, or that only one of them has, as a sentence."""
+    tallied = account.report()
+    expected, shown = figures(tallied), figures({section: report.get(section) for section in tallied})
+    names = [*expected, *(name for name in shown if name not in expected)]
+    return [
+        f"{name}: the tally says {expected.get(name, 'nothing')}, the ledger {shown.get(name, 'nothing')}"
+        for name in names
+        if expected.get(name, "nothing") != shown.get(name, "nothing")
+    ]

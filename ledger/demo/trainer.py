@@ -12,9 +12,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import ledger_client
 import numpy as np
 
+import ledger_client
 from ledger.demo.model import Adam, Floats, LanguageModel, learning_rate
 from ledger.demo.places import Places, attempt_name
 from ledger.demo.plan import Plan, read_plan

@@ -100,9 +100,10 @@ def _stream(name: str, epoch: int, parts: list[Drawn]) -> StreamCoverage:
     idle, result.passed_over = merged(*arrays(WITHOUT_EFFECT)), merged(*arrays(PASSED))
     result.repeated = merged(start, stop, at_least=2)
     result.without_effect = idle.minus(effective).minus(held)
-    drawn = effective.union(idle).union(held)
+    # What is held is provisional, like the shards that it may still wait for: it neither is a gap nor opens one below it.
+    drawn = effective.union(idle)
     if drawn.last is not None:
-        result.gaps = Intervals.of([(0, drawn.last + 1)]).minus(drawn).minus(result.passed_over)
+        result.gaps = Intervals.of([(0, drawn.last + 1)]).minus(drawn).minus(held).minus(result.passed_over)
     return result
 
 

@@ -84,3 +84,10 @@ class ProjectionBehind(LedgerError):
 
     code = "projection_behind"
     retry_after_seconds = 1
+
+
+class DatabaseUnavailable(LedgerError):
+    """The database cannot be reached at the moment; nothing of this request was kept, send it again later."""
+
+    code = "database_unavailable"
+    retry_after_seconds = 2

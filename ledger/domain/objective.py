@@ -50,10 +50,11 @@ def statement(verdicts: Mapping[str, int], rule: str) -> str:
     name, count = max(sorted(verdicts.items()), key=lambda item: item[1])
     what, _, factor = name.partition("*")
     words = what.replace("_", " ")
+    end = f"the loss scale of the global token mean is {rule}."
     if what == "none":
-        return f"In {count} of {compared} updates the reported loss is none of the means; the loss scale of the global token mean is {rule}."
+        return f"In {count} of {compared} updates the reported loss is none of the means; {end}"
     scale = f", off by the factor {float(factor):g}" if factor else ""
-    return f"In {count} of {compared} updates the reported loss is the {words}{scale}; the loss scale of the global token mean is {rule}."
+    return f"In {count} of {compared} updates the reported loss is the {words}{scale}; {end}"
 
 
 def label(name: str | None, factor: float | None) -> str | None:

@@ -106,8 +106,8 @@ def rate(
     times = " and ".join(TIME_WORDS[item] for item in time)
     statement = (
         f"{result} per {per}: {amount} {unit} of {WORK_WORDS[work]} ({'with' if skipped else 'without'} skipped work, "
-        f"{'with' if again else 'without'} work that was redone or lost) over {denominator:,.6g} {'accelerator-' if per == 'accelerator' else ''}"
-        f"seconds of {times}, in {window.words}."
+        f"{'with' if again else 'without'} work that was redone or lost) "
+        f"over {denominator:,.6g} {'accelerator-' if per == 'accelerator' else ''}seconds of {times}, in {window.words}."
     )
     return {
         "value": value,

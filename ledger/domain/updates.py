@@ -13,7 +13,7 @@ each group of rows becomes:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from ledger.domain import segments
 from ledger.domain.columns import Events, Floats, Integers, Ranges
 from ledger.domain.events import DISCARD_REASONS, OUTCOMES, SKIP_REASONS
 from ledger.domain.layout import Layout
+from ledger.domain.quantities import QUANTITIES
 from ledger.domain.replicas import Disagreement, Replicas, count_once, loss_means, lowest_rank, measured_once, sort_rows
 
 APPLIED, SKIPPED, ABANDONED, OPEN, HELD, DISCARDED = range(6)
@@ -29,6 +30,7 @@ OUTCOME_NAMES = ("applied", "skipped", "abandoned", "open", "held", "discarded")
 PART_UPDATE, PART_DISCARD, PART_OUTSIDE = range(3)
 """What a group of rows is: an update, a discard, or the work of shards that did not take part in an update."""
 
+LOSSES = ("loss_sum", "microbatch_mean_sum", "reported_loss")
 NON_ADVANCING = (SKIPPED, ABANDONED, OPEN, DISCARDED)
 
 
@@ -127,19 +129,34 @@ def retries(events: Events) -> Integers:
 def _settle(events: Events, layout: Layout, resolutions: Sequence[Resolution]) -> Events:
     """The rows that stand once the operator's resolutions are taken into account."""
     number, retry, shard = events.counts("update"), retries(events), layout.shards[events.rank]
-    outcome, keep = events.counts("outcome").copy(), np.ones(len(events), dtype=np.bool_)
+    outcome = events.counts("outcome").copy()
     for item in resolutions:
         group = (number == item.number) & (retry == item.retry) & (outcome != OPEN)
         if item.rank is not None:
             chosen = group & (events.rank == item.rank)
             if not chosen.any():
                 continue
-            keep &= ~(group & (shard == layout.shards[item.rank]) & ~chosen)
+            events = _silenced(events, group & (shard == layout.shards[item.rank]) & ~chosen, chosen)
             if outcome[chosen].max() >= 0:
                 outcome[group] = outcome[chosen].max()
         elif item.outcome is not None:
             outcome[group] = OUTCOMES.index(item.outcome)
-    return events.with_column("outcome", outcome).take(keep)
+    return events.with_column("outcome", outcome)
+
+
+def _silenced(events: Events, replicas: Any, chosen: Any) -> Events:
+    """The rows with what replicas say taken back wherever the chosen rank says something; what it cannot know, they may still tell."""
+    ranges = events.ranges()
+    drawn = ranges.present[chosen].any() or (events.counts("samples")[chosen] >= 0).any()
+    for name in QUANTITIES:
+        values = events.counts(name)
+        if drawn if name == "samples" else (values[chosen] >= 0).any():
+            events = events.with_column(name, np.where(replicas, -1, values))
+    for name in LOSSES:
+        floats = events.floats(name)
+        if floats.present[chosen].any():
+            events = events.with_column(name, Floats(floats.values, floats.present & ~replicas))
+    return events.with_column("ranges", replace(ranges, present=ranges.present & ~replicas)) if drawn else events
 
 
 def _reasons(rows: Replicas, choices: tuple[str, ...]) -> list[str | None]:
@@ -179,8 +196,7 @@ def _fold_standing(events: Events, layout: Layout) -> Groups:
     outside = part == PART_OUTSIDE
     expected = np.where(outside, gathered["shards_seen"], expected)
     dps = np.where(outside, gathered["dps_seen"], dps)
-    for place in np.flatnonzero(conflict & ~outside).tolist():
-        found.append(_conflict(rows, place, outcome, voting))
+    found += [_conflict(rows, place, outcome, voting) for place in np.flatnonzero(conflict & ~outside).tolist()]
     undecided_groups = set(np.flatnonzero(undecided | outside).tolist())
     found = [item for item in found if item.group not in undecided_groups]
     mismatch = np.zeros(len(head), dtype=np.bool_)

@@ -18,7 +18,7 @@ class _Running(Protocol):
 
 
 def _exposition_of(request: Request) -> Exposition:
-    return cast(_Running, request.app.state.running).exposition
+    return cast("_Running", request.app.state.running).exposition
 
 
 @router.get("/metrics", responses=TEXT, response_class=Response)

@@ -11,11 +11,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Connection, Row
-
 from ledger.domain import conventions
 from ledger.domain.columns import moment_of, moment_text
-from ledger.domain.errors import AttemptUnknown, ProjectionBehind
+from ledger.domain.errors import AttemptUnknown, ProjectionBehind, RunUnknown
 from ledger.domain.exposure import Early, Fates, Matrix, Total, matrix_of
 from ledger.domain.intervals import Intervals
 from ledger.domain.trajectory import Save, Segment, Tree, accepted_on
@@ -23,7 +21,7 @@ from ledger.services.projection import catch_up
 from ledger.storage import history, incomplete, projections, registry
 from ledger.storage.history import AttemptState, GroupKey
 from ledger.storage.registry import Launch, Run
-from ledger.storage.store import Store
+from ledger.storage.store import Connection, Row, Store
 
 INLINE_ENTRIES = 100_000
 """A reader folds so many new entries itself; for more it waits for the projector."""
@@ -147,9 +145,10 @@ class Books:
         complete: int | None = None
         for place, segment in enumerate(self.path):
             numbers = self.numbers(segment.attempt)
-            start = numbers.first if not place and segment.save is None and numbers.first is not None else segment.after + 1
-            start = min(start, numbers.first) if not place and numbers.first is not None else start
-            last = self.through(segment)
+            last, first = self.through(segment), numbers.first
+            # Work from scratch begins at whatever number it begins with.
+            scratch = not place and self.tree.nodes[segment.attempt].save is None and first is not None and first <= last
+            start = first if scratch and first is not None else segment.after + 1
             holes = Intervals.of([(start, last + 1)]).minus(numbers).first
             missing = self.incomplete.get(segment.attempt)
             stops = [stop for stop in (holes, missing) if stop is not None and stop <= last]
@@ -168,20 +167,32 @@ class Books:
         }
 
 
-def _wait(reports: Reports, project: str, run: str) -> None:
-    """Makes sure that the projections reflect every event acknowledged so far. Raises: ProjectionBehind."""
+def _wait_for_lineage(reports: Reports, project: str, run: str) -> None:
+    """Waits for a run and for all that it was forked from. Raises: RunUnknown, ProjectionBehind."""
+    found = _wait(reports, project, run)
+    seen = {(project, run)}
+    while (source := found.forked_from) is not None and (source["project"], source["run"]) not in seen:
+        seen.add((source["project"], source["run"]))
+        try:
+            found = _wait(reports, source["project"], source["run"])
+        except RunUnknown:
+            return
+
+
+def _wait(reports: Reports, project: str, run: str) -> Run:
+    """Makes sure that the projections reflect every event acknowledged so far. Raises: RunUnknown, ProjectionBehind."""
     with reports.store.read() as connection:
         found = registry.find_run(connection, project, run)
         behind = found.entries - projections.reflected(connection, found.id)
     if reports.wait_seconds is None or behind <= INLINE_ENTRIES:
         catch_up(reports.store, project, run)
-        return
+        return found
     deadline = time.monotonic() + reports.wait_seconds
     while time.monotonic() < deadline:
         with reports.store.read() as connection:
             reached = projections.reflected(connection, found.id)
         if reached >= found.entries:
-            return
+            return found
         time.sleep(POLL_SECONDS)
     raise ProjectionBehind(f"{found.entries - reached} entries of {project}/{run} are not folded yet", entries=found.entries - reached)
 
@@ -193,7 +204,7 @@ def open_books(reports: Reports, project: str, run: str, head: str | None = None
     Raises: RunUnknown, AttemptUnknown, ProjectionBehind.
     """
     for _ in range(FRESH_TRIES):
-        _wait(reports, project, run)
+        _wait_for_lineage(reports, project, run)
         with reports.store.read() as connection:
             found = registry.find_run(connection, project, run)
             offset = projections.reflected(connection, found.id)

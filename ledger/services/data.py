@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Row
 
 from ledger.domain.coverage import CLASS_OF_OUTCOME, EFFECTIVE, PASSED, Drawn, StreamCoverage, coverage_of
 from ledger.domain.exposure import Fates
@@ -14,6 +13,7 @@ from ledger.services.books import Books
 from ledger.storage import history, passing, registry
 from ledger.storage.history import DrawnInterval
 from ledger.storage.registry import Run
+from ledger.storage.store import Row
 
 
 @dataclass(frozen=True)

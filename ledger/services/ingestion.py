@@ -5,6 +5,7 @@ commit and fill one block of the journal. An event's identity is (attempt, rank,
 another content under a used identity is named and refused, and one bad event never blocks the others.
 """
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,17 +16,15 @@ from typing import Any
 import numpy as np
 import structlog
 from numpy.typing import NDArray
-from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.checks import refusals
 from ledger.domain.columns import Events, moment_of
-from ledger.domain.errors import LedgerError, QueueFull
+from ledger.domain.errors import DatabaseUnavailable, LedgerError, QueueFull
 from ledger.domain.events import KINDS, RankEvents
 from ledger.domain.intervals import Intervals
 from ledger.storage import journal, registry
 from ledger.storage.registry import Run, Stream
-from ledger.storage.store import Store
+from ledger.storage.store import Connection, Store
 
 LARGEST_GROUP = 256
 log = structlog.get_logger("ledger.ingestion")
@@ -119,7 +118,7 @@ def _same(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    return bool(left == right or (isinstance(left, float) and isinstance(right, float) and left != left and right != right))
+    return bool(left == right or (isinstance(left, float) and isinstance(right, float) and math.isnan(left) and math.isnan(right)))
 
 
 def _group_by_writer(parts: Sequence[Events], ordinal: int) -> dict[Stream, list[tuple[int, NDArray[np.int64]]]]:
@@ -248,7 +247,7 @@ class Ingestion:
             with self.store.write() as connection:
                 self._write(connection, group)
         except Exception as error:
-            if len(group) > 1 and not (isinstance(error, DBAPIError) and error.connection_invalidated):
+            if len(group) > 1 and not isinstance(error, DatabaseUnavailable):
                 for batch in group:
                     batch.reply, batch.error = Reply(), None
                     self._commit([batch])

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import structlog
-from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
 
 from ledger.domain.checkpoints import CheckpointRow, saves_of_owner
 from ledger.domain.columns import Events
@@ -27,7 +25,7 @@ from ledger.storage import history, journal, projections, registry
 from ledger.storage.history import PAGE, AttemptState
 from ledger.storage.journal import Block
 from ledger.storage.registry import Run
-from ledger.storage.store import Store
+from ledger.storage.store import Connection, Store
 
 FOLDED_ROWS = 262_144
 """Rows that are folded at once: it bounds memory."""
@@ -313,7 +311,7 @@ class Projector:
                 for project, name in waiting:
                     if not self._stopping.is_set():
                         catch_up(self.store, project, name)
-            except (SQLAlchemyError, LedgerError):
+            except LedgerError:
                 # A database that is away comes back; the next round does what this one could not.
                 log.exception("projection behind")
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 from ledger.domain import rates as domain
@@ -114,7 +115,7 @@ def _downtime(books: Books) -> list[tuple[int, float]]:
     order = books.tree.order
     return [
         (after, max(0, _begin(books, after) - _end(books, before)) / MICROSECONDS)
-        for before, after in zip(order, order[1:], strict=False)
+        for before, after in pairwise(order)
     ]
 
 

@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, insert
-from sqlalchemy.exc import IntegrityError
-
 from ledger.domain.columns import moment_of, moment_text
 from ledger.domain.errors import (
     AttemptEndedDifferently,
@@ -23,8 +20,7 @@ from ledger.domain.layout import layout_of
 from ledger.domain.trajectory import Resume
 from ledger.storage import history, journal, projections, registry
 from ledger.storage.registry import Launch, Run, plain
-from ledger.storage.store import Store
-from ledger.storage.tables import attempts, runs
+from ledger.storage.store import Connection, Overtaken, Store
 
 
 def _without_nulls(body: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -40,7 +36,7 @@ def open_run(store: Store, project: str, run: str, declaration: Mapping[str, Any
     try:
         with store.write() as connection:
             created = _create_run(connection, project, run, wanted, moment_of(now))
-    except IntegrityError:
+    except Overtaken:
         created = False
     with store.read() as connection:
         found = registry.find_run(connection, project, run)
@@ -56,7 +52,7 @@ def _create_run(connection: Connection, project: str, name: str, declaration: di
         fork = declaration["forked_from"] or {}
         row = {"project": project, "name": name, "declaration": plain(declaration), "opened_at": now, "last_entry_at": now}
         row |= {"fork_project": fork.get("project"), "fork_run": fork.get("run")}
-        run_id = connection.execute(insert(runs).values(**row, entries=0).returning(runs.c.id)).scalar_one()
+        run_id = registry.add_run(connection, row)
         projections.begin(connection, run_id)
         journal.declare(connection, run_id, "run", 0, declaration, now)
         return True
@@ -147,7 +143,7 @@ def _create_attempt(
         "started_at": body["started_at"],
         "opened_at": now,
     }
-    connection.execute(insert(attempts).values(**row))
+    registry.add_attempt(connection, row)
     journal.declare(connection, run_id, "attempt", ordinal, {"name": name, **body}, now)
 
 

@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Row
-
-from ledger.domain import conventions, coverage as intervals, objective as losses
+from ledger.domain import conventions
+from ledger.domain import coverage as intervals
+from ledger.domain import objective as losses
 from ledger.domain.errors import CheckpointUnknown
-from ledger.domain.exposure import FATES, Fates, Matrix, exposure_of, extras_counted, matrix_of, quantity_total
+from ledger.domain.exposure import FATES, Fates, Matrix, exposure_of, extras_counted, matrix_of
 from ledger.domain.quantities import QUANTITIES
 from ledger.domain.trajectory import Save, accepted_on
 from ledger.services import data
@@ -16,6 +16,7 @@ from ledger.services.books import Books, Reports, open_books
 from ledger.services.findings import counts, findings
 from ledger.services.rates import rates
 from ledger.storage import durations, history, passing, series
+from ledger.storage.store import Row
 
 __all__ = ["Reports", "checkpoint_exposure", "checkpoints", "coverage", "exposure", "findings", "objective", "rates", "updates"]
 
@@ -109,7 +110,7 @@ def _update_item(books: Books, row: Row[Any], declared: Mapping[str, Any]) -> di
         "update": row.number,
         "retry": row.retry,
         "outcome": outcome,
-        "reason": row.reason,
+        "reason": row.reason if outcome == row.outcome else None,
         "fate": books.fates.fate(row.attempt, row.number, outcome, early),
         "recomputed": history.is_attempt(row.outcome, row.part) and books.recomputed[row.attempt].holds(row.number),
         "shards_expected": row.shards_expected,

@@ -14,7 +14,7 @@ _LACKING = (_c.outcome == "held", _c.part == PART_UPDATE, _c.shards_reported < _
 def first_of_attempts(connection: Connection, run_id: int) -> dict[int, int]:
     """For each attempt the lowest number of an update that lacks a shard."""
     query = select(_c.attempt, func.min(_c.number)).where(_c.run_id == run_id, *_LACKING).group_by(_c.attempt)
-    return {attempt: number for attempt, number in connection.execute(query)}
+    return {row.attempt: row[1] for row in connection.execute(query)}
 
 
 def rows(connection: Connection, run_id: int, limit: int) -> list[Row[Any]]:

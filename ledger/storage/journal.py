@@ -149,7 +149,7 @@ def rows_of_sequence(
     found: dict[int, dict[str, Any]] = {}
     for kind, payload in connection.execute(query):
         events = decode(kind, payload)
-        same = np.array(events.writer.values + ("",), dtype=object)[events.writer.codes] == writer
+        same = np.array((*events.writer.values, ""), dtype=object)[events.writer.codes] == writer
         mine = (events.rank == rank) & same & wanted.mask(events.counts("seq"))
         found |= {row["seq"]: row for row in events.take(mine).rows()} if mine.any() else {}
     return found

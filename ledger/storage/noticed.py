@@ -14,7 +14,7 @@ _KEY = (_c.kind, _c.attempt, _c.number, _c.part, _c.retry, _c.place)
 def count_by_kind(connection: Connection, run_id: int) -> dict[str, int]:
     """How many open ones there are of each kind."""
     query = select(_c.kind, func.count()).where(_c.run_id == run_id, _c.open).group_by(_c.kind)
-    return {kind: count for kind, count in connection.execute(query)}
+    return {row.kind: row[1] for row in connection.execute(query)}
 
 
 def key(row: Any) -> list[Any]:

@@ -288,4 +288,5 @@ def numbers_beyond(connection: Connection, run_id: int, attempt: int, number: in
 def last_number(connection: Connection, run_id: int, attempt: int) -> int:
     """The highest number that an attempt has a group of; 0 where it has none."""
     c = updates.c
-    return int(connection.execute(select(func.coalesce(func.max(c.number), 0)).where(c.run_id == run_id, c.attempt == attempt)).scalar_one())
+    highest = select(func.max(c.number)).where(c.run_id == run_id, c.attempt == attempt)
+    return int(connection.execute(highest).scalar_one() or 0)

@@ -19,6 +19,16 @@ def plain(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
+def add_run(connection: Connection, row: dict[str, Any]) -> int:
+    """Opens a run; its number in this database."""
+    return int(connection.execute(insert(runs).values(**row, entries=0).returning(runs.c.id)).scalar_one())
+
+
+def add_attempt(connection: Connection, row: dict[str, Any]) -> None:
+    """Opens an attempt of a run."""
+    connection.execute(insert(attempts).values(**row))
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """A run as it was opened."""

@@ -8,6 +8,8 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine
 
+from ledger.storage.store import faults_named
+
 CHECKOUT = Path(__file__).resolve().parents[2] / "migrations"
 SHIPPED = Path(__file__).resolve().parents[1] / "_migrations"
 
@@ -28,7 +30,7 @@ def head() -> str:
 
 def current(engine: Engine) -> str | None:
     """The version that the database has; None where it has none."""
-    with engine.connect() as connection:
+    with faults_named(), engine.connect() as connection:
         return MigrationContext.configure(connection).get_current_revision()
 
 
@@ -39,9 +41,11 @@ def is_current(engine: Engine) -> bool:
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
     """Brings the database to that version."""
-    command.upgrade(_config(engine), revision)
+    with faults_named():
+        command.upgrade(_config(engine), revision)
 
 
 def downgrade(engine: Engine, revision: str) -> None:
     """Brings the database back to that version."""
-    command.downgrade(_config(engine), revision)
+    with faults_named():
+        command.downgrade(_config(engine), revision)

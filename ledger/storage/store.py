@@ -5,9 +5,28 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, Row
+from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
 
+from ledger.domain.errors import DatabaseUnavailable
 from ledger.storage.engine import is_embedded
+
+__all__ = ["Connection", "Engine", "Overtaken", "Row", "Store"]
+
+
+class Overtaken(Exception):
+    """Another writer made the same row first."""
+
+
+@contextmanager
+def faults_named() -> Iterator[None]:
+    """What the driver raises, in the words of the ledger: the layers above know no driver."""
+    try:
+        yield
+    except IntegrityError as error:
+        raise Overtaken from error
+    except (OperationalError, InterfaceError) as error:
+        raise DatabaseUnavailable(str(error.orig or error).strip().splitlines()[0]) from error
 
 
 class Store:
@@ -23,8 +42,11 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one moment of the database and changes nothing."""
-        with self.engine.connect() as connection:
+        """A transaction that sees one moment of the database and changes nothing.
+
+        Raises: DatabaseUnavailable.
+        """
+        with faults_named(), self.engine.connect() as connection:
             if not is_embedded(self.engine):
                 connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             with connection.begin():
@@ -32,8 +54,11 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that is committed when the block ends, and rolled back when it raises."""
-        with self.engine.connect() as connection:
+        """A transaction that is committed when the block ends, and rolled back when it raises.
+
+        Raises: Overtaken, DatabaseUnavailable.
+        """
+        with faults_named(), self.engine.connect() as connection:
             connection = connection.execution_options(ledger_writes=True)
             with connection.begin():
                 yield connection

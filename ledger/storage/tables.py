@@ -51,7 +51,7 @@ class Exact(TypeDecorator[int]):
         """The integer as the database takes it."""
         return None if value is None else str(value) if dialect.name == "sqlite" else Decimal(value)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> int | None:
+    def process_result_value(self, value: Any, _dialect: Dialect) -> int | None:
         """The integer as it was kept."""
         return None if value is None else int(value)
 

@@ -41,7 +41,7 @@ class _Running(Protocol):
 
 
 def _reports_of(request: Request) -> Reports:
-    return cast(_Running, request.app.state.running).reports
+    return cast("_Running", request.app.state.running).reports
 
 
 def _page(template: str, values: dict[str, Any], status: int = 200) -> HTMLResponse:

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from service import running
 from starlette.testclient import TestClient
+
+from service import running
 from worked_example import play
 
 

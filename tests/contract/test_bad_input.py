@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import zstandard
 from starlette.testclient import TestClient
+
 from worked_example import RUN, batch, columns
 
 EVENTS = f"{RUN}/attempts/a1/events"

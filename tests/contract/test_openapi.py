@@ -7,12 +7,12 @@ import pyarrow.parquet
 import pytest
 from pydantic import BaseModel
 from starlette.testclient import TestClient
-from worked_example import RUN, attempt
 
 from ledger.api import problems, refusals
 from ledger.api.schemas import answers
 from ledger.domain import errors
 from ledger.domain.errors import LedgerError
+from worked_example import RUN, attempt
 
 AT = "/v1/projects/{project}/runs/{run}"
 CALLS = {

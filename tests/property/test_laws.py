@@ -88,11 +88,11 @@ def test_the_balance_always_holds(client: TestClient, seed: int) -> None:
     for index, step in enumerate(plan(history, seed, "full", batch_size=60)):
         driver.post(step)
         if index % 4 == 0:
-            balances(driver.exposure(), seed)
-    balances(driver.exposure(), seed)
+            check_balances(driver.exposure(), seed)
+    check_balances(driver.exposure(), seed)
 
 
-def balances(report: dict[str, Any], seed: int) -> None:
+def check_balances(report: dict[str, Any], seed: int) -> None:
     """Check the identity of every quantity, and that the matrix folds into it."""
     for quantity in QUANTITIES:
         entry = report["balance"][quantity]

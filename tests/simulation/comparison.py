@@ -140,8 +140,8 @@ def compare_all(driver: Driver, audit: dict[str, Any], settled: set[tuple[str, i
     skip = set() if driver.history.tidy else set(POSITION_KINDS)
     report = driver.exposure()
     differences = compare_exposure(report, audit)
-    differences += compare_updates(driver.pages("/updates", "items"), audit)
-    differences += compare_coverage(driver.pages("/coverage", "streams"), audit)
-    differences += compare_findings(driver.pages("/findings", "findings"), report, audit, settled, skip)
-    differences += compare_checkpoints(driver.pages("/checkpoints", "checkpoints"), audit)
+    differences += compare_updates(driver.updates(), audit)
+    differences += compare_coverage(driver.coverage(), audit)
+    differences += compare_findings(driver.findings(), report, audit, settled, skip)
+    differences += compare_checkpoints(driver.checkpoints(), audit)
     return differences

@@ -1,82 +1,130 @@
-"""Drives a ledger over its HTTP interface: opens the run of a history and posts the steps of a delivery."""
+"""Drives a ledger's services in this process: opens the run of a history, posts the steps of a delivery and reads every report."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-import httpx
-
+from ledger.domain.events import RankEvents
+from ledger.services import registration, reports
+from ledger.services.ingestion import Ingestion
+from ledger.services.reports import Reports
+from ledger.storage.store import Store
 from tests.simulation.delivery import Post, Step, columnar, plan
-from tests.simulation.facts import Columns, Declaration, Ending, ResumeDecision
+from tests.simulation.facts import Columns, Declaration, Ending, ResumeDecision, Row
 from tests.simulation.workload import History
 
 PROJECT = "simulation"
+QUEUE_BATCHES = 64
+ENDLESS_GRACE_SECONDS = 1e9
+"""Time alone makes no findings in a simulation."""
 
 
 class Refused(AssertionError):
-    """The ledger did not accept a call that must be accepted."""
+    """The ledger did not accept what must be accepted."""
+
+
+def now() -> datetime:
+    """The clock of a simulated ledger."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The services of one database, as an application wires them."""
+
+    store: Store
+    ingestion: Ingestion
+    reports: Reports
+
+
+@contextmanager
+def opened(store: Store) -> Iterator[Ledger]:
+    """A ledger on a migrated database, from its start to its stop."""
+    ingestion = Ingestion(store, now, QUEUE_BATCHES)
+    ingestion.start()
+    try:
+        yield Ledger(store, ingestion, Reports(store, now, ENDLESS_GRACE_SECONDS))
+    finally:
+        ingestion.stop()
+
+
+def rank_events(rows: tuple[Row, ...]) -> list[RankEvents]:
+    """Rows as a batch holds them, one entry a rank and writer."""
+    return [
+        RankEvents(entry["rank"], entry["writer"], {kind: block for kind, block in entry.items() if kind not in ("rank", "writer")})
+        for entry in columnar(rows)["ranks"]
+    ]
 
 
 class Driver:
     """One run of a history, as posted to a ledger."""
 
-    def __init__(self, client: httpx.Client, history: History, run: str) -> None:
-        self.client, self.history, self.run = client, history, run
-        self.path = f"/v1/projects/{PROJECT}/runs/{run}"
-
-    def call(self, method: str, path: str, body: Columns | None = None) -> Any:
-        """A call that must succeed."""
-        reply = self.client.request(method, self.path + path, json=body)
-        if reply.status_code >= 300:
-            raise Refused(f"{method} {path} -> {reply.status_code} {reply.text[:500]} for {str(body)[:1000]}")
-        return reply.json()
+    def __init__(self, ledger: Ledger, history: History, run: str) -> None:
+        self.ledger, self.history, self.run = ledger, history, run
 
     def open(self) -> None:
         """Open the run, after the whole story of the run that it was forked from."""
-        body: Columns = {"conventions": self.history.conventions}
+        declaration: Columns = {"conventions": self.history.conventions}
         if self.history.parent is not None and self.history.forked_from is not None:
-            parent = Driver(self.client, self.history.parent, self.run + "-parent")
+            parent = Driver(self.ledger, self.history.parent, self.run + "-parent")
             parent.open()
             for step in plan(self.history.parent, 0, "none", repeats=0.0, batch_size=60):
                 parent.post(step)
-            body["forked_from"] = {"project": PROJECT, "run": parent.run, **self.history.forked_from}
-        self.call("PUT", "", body)
+            declaration["forked_from"] = {"project": PROJECT, "run": parent.run, **self.history.forked_from}
+        registration.open_run(self.ledger.store, PROJECT, self.run, declaration, now())
 
-    def post(self, step: Step) -> Any:
-        """Deliver one step."""
-        if isinstance(step, Declaration):
-            body: Columns = {
-                "resumed_from": step.resumed_from,
-                "layout": step.layout,
-                "conventions": step.conventions,
-                "rank": step.rank,
-            }
-            if step.started_at is not None:
-                body["started_at"] = step.started_at
-            return self.call("PUT", f"/attempts/{step.attempt}", body)
+    def post(self, step: Step) -> dict[str, Any]:
+        """Deliver one step. Raises: Refused."""
         if isinstance(step, Post):
-            reply = self.call("POST", f"/attempts/{step.attempt}/events", columnar(step.rows))
-            identities = {row.identity for row in step.rows}
-            if reply["rejected"] or reply["accepted"] + reply["duplicates"] != len(identities):
-                raise Refused(f"{len(identities)} events -> {reply}")
+            reply = self.submit(step)
+            if reply["rejected"] or reply["accepted"] + reply["duplicates"] != len({row.identity for row in step.rows}):
+                raise Refused(f"{len(step.rows)} events -> {reply}")
             return reply
+        place = (self.ledger.store, PROJECT, self.run, step.attempt)
+        if isinstance(step, Declaration):
+            body: Columns = {"resumed_from": step.resumed_from, "layout": step.layout, "conventions": step.conventions}
+            body |= {"rank": step.rank, "started_at": step.started_at}
+            return registration.open_attempt(*place, body, now())[0]
         if isinstance(step, Ending):
-            return self.call("PATCH", f"/attempts/{step.attempt}", {"ended": step.ended})
+            return registration.change_attempt(*place, {"ended": step.ended}, now())
         if isinstance(step, ResumeDecision):
-            return self.call("PATCH", f"/attempts/{step.attempt}", {"resumed_from": step.resumed_from})
+            return registration.change_attempt(*place, {"resumed_from": step.resumed_from}, now())
         body = {"update": step.update, "retry": step.retry, "by": "operator", "why": "simulated"}
         body |= {"rank": step.rank} if step.rank is not None else {"outcome": step.outcome}
-        return self.call("POST", f"/attempts/{step.attempt}/resolutions", body)
+        return registration.resolve_update(*place, body, now())
 
-    def exposure(self) -> Any:
-        """The exposure report."""
-        return self.call("GET", "/exposure")
+    def submit(self, post: Post) -> dict[str, Any]:
+        """Post a batch, whatever the answer."""
+        return self.ledger.ingestion.submit(PROJECT, self.run, post.attempt, rank_events(post.rows))
 
-    def pages(self, path: str, key: str, limit: int = 50) -> list[Any]:
-        """All items of a paged report."""
+    def exposure(self, head: str | None = None) -> dict[str, Any]:
+        """The exposure report, perhaps as if another attempt were the head."""
+        return reports.exposure(self.ledger.reports, PROJECT, self.run, head)
+
+    def updates(self) -> list[Any]:
+        """All updates."""
+        return self._pages(reports.updates, "items")
+
+    def coverage(self) -> list[Any]:
+        """The coverage of all streams."""
+        return self._pages(reports.coverage, "streams")
+
+    def findings(self) -> list[Any]:
+        """All findings."""
+        return self._pages(reports.findings, "findings")
+
+    def checkpoints(self) -> list[Any]:
+        """All checkpoints."""
+        return self._pages(reports.checkpoints, "checkpoints")
+
+    def _pages(self, report: Callable[..., dict[str, Any]], key: str, limit: int = 50) -> list[Any]:
         items: list[Any] = []
         cursor = None
         while True:
-            answer = self.call("GET", f"{path}?limit={limit}" + ("" if cursor is None else f"&cursor={cursor}"))
+            answer = report(self.ledger.reports, PROJECT, self.run, cursor, limit)
             items += answer[key]
-            cursor = answer.get("next_cursor")
+            cursor = answer["next_cursor"]
             if cursor is None:
                 return items

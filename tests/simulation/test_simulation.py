@@ -33,7 +33,7 @@ def differ(seed: int, disorder: str, place: str, differences: list[str]) -> str:
     return f"seed {seed}, disorder {disorder}, {place}: {len(differences)} differences\n  {shown}"
 
 
-def simulate(client: TestClient, seed: int, history: History, disorder: str, steps: list[Step]) -> None:
+def check_simulation(client: TestClient, seed: int, history: History, disorder: str, steps: list[Step]) -> None:
     """Deliver the steps and compare on the way and at the end."""
     driver = Driver(client, history, f"seed-{seed}-{disorder}")
     driver.open()
@@ -52,4 +52,4 @@ def simulate(client: TestClient, seed: int, history: History, disorder: str, ste
 def test_the_ledger_agrees_with_the_auditor(ledger_client_app: TestClient, seed: int) -> None:
     history = write_history(seed)
     disorder = DISORDERS[seed % 3]
-    simulate(ledger_client_app, seed, history, disorder, plan(history, seed, disorder))
+    check_simulation(ledger_client_app, seed, history, disorder, plan(history, seed, disorder))

@@ -169,11 +169,30 @@ def test_tally_balances_a_restart(tmp_path: Path) -> None:
         "skipped": 36,
         "dropped": 0,
     }
+    assert account.balance()["updates"] == {
+        "attempted": 10,
+        "preserved": 7,
+        "pending": 0,
+        "lost_to_restart": 2,
+        "skipped": 1,
+        "dropped": 0,
+    }
+    assert account.matrix()["valid_targets"] == {
+        "applied": {"preserved": 252, "pending": 0, "lost": 72},
+        "skipped": {"preserved": 0, "pending": 0, "lost": 36},
+        "abandoned": {"preserved": 0, "pending": 0, "lost": 0},
+        "discarded": {"preserved": 0, "pending": 0, "lost": 0},
+        "held": {"preserved": 0, "pending": 0, "lost": 0},
+        "open": {"preserved": 0, "pending": 0, "lost": 36},
+    }
     assert account.updates() == {
         "attempted": 10,
         "applied": 9,
         "skipped": 1,
+        "abandoned": 0,
+        "held": 0,
         "discarded_groups": 0,
+        "open_groups": 1,
         "preserved": 7,
         "pending": 0,
         "lost_to_restart": 2,
@@ -184,12 +203,40 @@ def test_tally_balances_a_restart(tmp_path: Path) -> None:
     assert len(account.trained_positions()) == 28
 
 
-def test_any_number_that_differs_is_named(tmp_path: Path) -> None:
-    account = worked_example(tmp_path)
-    balance = {
-        quantity: {**buckets, "skipped_by_reason": {"overflow": buckets["skipped"]}} for quantity, buckets in account.balance().items()
+def test_work_after_the_newest_checkpoint_is_pending(tmp_path: Path) -> None:
+    tally = Tally(tmp_path / "tally")
+    tally.note("start", update=0)
+    for update in (1, 2, 3):
+        tally.note("microbatch", update=update, loss_sum=1.0, epoch=0, start=0, stop=1, valid_targets=10)
+        if update < 3:
+            tally.note("outcome", update=update, outcome="applied")
+        if update == 1:
+            tally.note("saved", update=1)
+    tally.note("dropped", update=3, valid_targets=4)
+    tally.close()
+    account = read_account([(1, tmp_path / "tally")])
+    assert account.balance()["valid_targets"] == {
+        "attempted": 34,
+        "preserved": 10,
+        "pending": 20,
+        "lost_to_restart": 0,
+        "skipped": 0,
+        "dropped": 4,
     }
-    report = {"balance": balance, "recomputed": account.recomputed(), "updates": account.updates(), "evaluation": {}}
+    assert account.matrix()["valid_targets"]["open"] == {"preserved": 0, "pending": 10, "lost": 0}
+    assert account.matrix()["valid_targets"]["discarded"] == {"preserved": 0, "pending": 4, "lost": 0}
+
+
+def test_any_figure_that_differs_or_stands_on_one_side_only_is_named(tmp_path: Path) -> None:
+    account = worked_example(tmp_path)
+    report = {**account.report(), "findings": {"late_event": 1}}
     assert differences(account, report) == []
-    balance["valid_targets"]["preserved"] = 251
-    assert differences(account, report) == ["valid_targets preserved: the tally says 252, the ledger 251"]
+    report["balance"]["valid_targets"]["preserved"] = 251
+    report["balance"]["valid_targets"]["skipped_by_reason"] = {"nonfinite": 36}
+    del report["recomputed"]["samples"]
+    assert differences(account, report) == [
+        "balance valid_targets preserved: the tally says 252, the ledger 251",
+        "balance valid_targets skipped_by_reason overflow: the tally says 36, the ledger nothing",
+        "recomputed samples: the tally says 108, the ledger nothing",
+        "balance valid_targets skipped_by_reason nonfinite: the tally says nothing, the ledger 36",
+    ]

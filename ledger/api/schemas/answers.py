@@ -195,13 +195,13 @@ class Exposure(_Answer):
             "trajectory": [{"attempt": "a1", "after": 0, "through": 4}, {"attempt": "a2", "after": 4, "through": 7}],
             "accepted_checkpoint": {"checkpoint": "c7", "attempt": "a2", "update": 7},
             "updates": {
-                **{"attempted": 10, "applied": 9, "skipped": 1, "abandoned": 0, "held": 0, "discarded_groups": 0},
-                **{"preserved": 7, "pending": 0, "lost_to_restart": 2, "recomputed": 3},
+                "attempted": 10, "applied": 9, "skipped": 1, "abandoned": 0, "held": 0, "discarded_groups": 0,
+                "preserved": 7, "pending": 0, "lost_to_restart": 2, "recomputed": 3,
             },
             "balance": {
                 "valid_targets": {
-                    **{"unit": "targets", "attempted": 360, "preserved": 252, "pending": 0, "lost_to_restart": 72},
-                    **{"skipped": 36, "dropped": 0, "skipped_by_reason": {"overflow": 36}, "complete": True, "updates_unknown": 0},
+                    "unit": "targets", "attempted": 360, "preserved": 252, "pending": 0, "lost_to_restart": 72,
+                    "skipped": 36, "dropped": 0, "skipped_by_reason": {"overflow": 36}, "complete": True, "updates_unknown": 0,
                 }
             },
             "matrix": {"valid_targets": {"applied": {"preserved": 252, "pending": 0, "lost": 72}}},
@@ -262,10 +262,10 @@ class UpdateList(_Answer):
         {
             "items": [
                 {
-                    **{"attempt": "a1", "update": 5, "retry": 0, "outcome": "applied", "reason": None, "fate": "lost", "recomputed": False},
-                    **{"shards_expected": 2, "shards_reported": 2, "input_slots": 64, "consumed_tokens": 40, "valid_targets": 36},
-                    **{"samples": 8, "nominal_targets": 64, "token_mean": 2.5, "mean_of_rank_means": 3.0, "mean_of_microbatch_means": 3.0},
-                    **{"nonfinite_ranks": 0, "reported_loss": 3.0, "loss_verdict": "mean_of_rank_means", "loss_scale": 0.0556},
+                    "attempt": "a1", "update": 5, "retry": 0, "outcome": "applied", "reason": None, "fate": "lost", "recomputed": False,
+                    "shards_expected": 2, "shards_reported": 2, "input_slots": 64, "consumed_tokens": 40, "valid_targets": 36,
+                    "samples": 8, "nominal_targets": 64, "token_mean": 2.5, "mean_of_rank_means": 3.0, "mean_of_microbatch_means": 3.0,
+                    "nonfinite_ranks": 0, "reported_loss": 3.0, "loss_verdict": "mean_of_rank_means", "loss_scale": 0.0556,
                     "seconds": 0.9,
                 }
             ],
@@ -299,8 +299,8 @@ class Coverage(_Answer):
         {
             "streams": [
                 {
-                    **{"stream": "train", "epoch": 0, "unit": "position", "effective_total": 24, "effective_unique": 16},
-                    **{"times_seen": {"1": 8, "2": 8}, "repeated": [[0, 8]], "gaps": [], "without_effect": [], "passed_over": []},
+                    "stream": "train", "epoch": 0, "unit": "position", "effective_total": 24, "effective_unique": 16,
+                    "times_seen": {"1": 8, "2": 8}, "repeated": [[0, 8]], "gaps": [], "without_effect": [], "passed_over": [],
                 }
             ]
         }
@@ -339,8 +339,8 @@ class Rates(_Answer):
 
     model_config = _example(
         {
-            **{"value": 40.0, "numerator": 360, "seconds": 9.0, "unit": "targets/s"},
-            **{"includes_skipped": False, "includes_recomputed": True},
+            "value": 40.0, "numerator": 360, "seconds": 9.0, "unit": "targets/s",
+            "includes_skipped": False, "includes_recomputed": True,
             "statement": "40 applied valid targets per second of update time, over the run, for the job.",
         }
     )
@@ -376,8 +376,8 @@ class FindingList(_Answer):
         {
             "findings": [
                 {
-                    **{"kind": "replica_mismatch", "attempt": "a1", "update": 3, "retry": 0, "rank": 1, "quantity": "valid_targets"},
-                    **{"expected": 7, "found": 6, "message": "rank 1 counts 6 valid targets, its replica 7", "open": True},
+                    "kind": "replica_mismatch", "attempt": "a1", "update": 3, "retry": 0, "rank": 1, "quantity": "valid_targets",
+                    "expected": 7, "found": 6, "message": "rank 1 counts 6 valid targets, its replica 7", "open": True,
                 }
             ],
             "next_cursor": None,
@@ -409,8 +409,8 @@ class CheckpointList(_Answer):
         {
             "checkpoints": [
                 {
-                    **{"checkpoint": "c4", "attempt": "a1", "update": 4, "state": "accepted", "accepted_by": "event"},
-                    **{"origin": "event", "on_trajectory": True, "positions": {}, "uri": None},
+                    "checkpoint": "c4", "attempt": "a1", "update": 4, "state": "accepted", "accepted_by": "event",
+                    "origin": "event", "on_trajectory": True, "positions": {}, "uri": None,
                 }
             ],
             "next_cursor": None,

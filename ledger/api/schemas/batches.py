@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from typing_extensions import TypedDict
 
 from ledger.api.problems import pointer_of
-from ledger.api.schemas.fields import Count, Float, KnownSeconds, Label, Moment, Name, Rank, Seconds, Words
+from ledger.api.schemas.fields import Count, Float, KnownSeconds, Label, Moment, Name, Rank, Seconds, Slug, Words, Writer
 from ledger.domain.errors import InvalidRequest
 from ledger.domain.events import KINDS, Column, Kind, RankEvents
 
@@ -43,7 +43,7 @@ TYPES: dict[str, Any] = {
     "positions": Annotated[dict[Name, Position], Field(max_length=MOST_STREAMS)],
     "shards": Annotated[list[Count], Field(max_length=MOST_SHARDS, fail_fast=True)],
 }
-NAMES = {"checkpoint", "stream", "name", "label", "attempt"}
+NAMES = {"checkpoint", "stream", "name", "label"}
 """Free texts by which rows are found again: never empty. What else a text may not be costs its own event only, not the batch."""
 
 
@@ -52,6 +52,8 @@ def _value(column: Column) -> Any:
         return KnownSeconds if column.required else Seconds
     if column.choices:
         plain: Any = Literal[column.choices]
+    elif column.name == "attempt":
+        plain = Slug
     else:
         plain = Label if column.name in NAMES else TYPES[column.type]
     return plain if column.required or column.type == "float" else plain | None
@@ -76,7 +78,7 @@ BLOCKS: dict[str, type[BaseModel]] = {name: _block(kind) for name, kind in KINDS
 
 _RANK_FIELDS: dict[str, Any] = {
     "rank": (Rank, Field(description="the training process")),
-    "writer": (Name, Field(description="random for each process; `seq` grows by one within it")),
+    "writer": (Writer, Field(description="random for each process; `seq` grows by one within it")),
     **{name: (block | None, Field(default=None, description=f"events of the kind `{name}`")) for name, block in BLOCKS.items()},
 }
 RankBatch = create_model("RankBatch", __base__=_Strict, __doc__="What one writer of one rank posts.", **_RANK_FIELDS)

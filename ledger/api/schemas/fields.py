@@ -27,6 +27,8 @@ Slug = Annotated[str, Field(pattern=SLUG_PATTERN, description="a name that can s
 """The name of a project, run or attempt."""
 Name = Annotated[str, Field(min_length=1, max_length=256, pattern=PRINTABLE_PATTERN)]
 """A name that the trainer chose: a stream, a checkpoint, an evaluation."""
+Writer = Annotated[str, Field(min_length=1, max_length=128, pattern=PRINTABLE_PATTERN)]
+"""The name that a process gives itself, new each time it starts."""
 Text = Annotated[str, Field(max_length=4096, pattern=PRINTABLE_PATTERN)]
 """Words for people."""
 Words = Annotated[str, Field(max_length=4096)]
