@@ -36,11 +36,11 @@ def call(url: str, method: str = "GET", body: object = None) -> object:
         return json.loads(reply.read())
 
 
-def batch(rank: int, first: int, size: int, ranks: int) -> bytes:
-    """What one rank posts of `size` updates."""
+def batch(rank: int, first: int, size: int, ranks: int, saved: int) -> bytes:
+    """What one rank posts of `size` updates; two events about a checkpoint follow the update `saved`."""
     numbers = list(range(first, first + size))
     block = {
-        "seq": numbers,
+        "seq": [number if number <= saved else number + 2 for number in numbers],
         "update": numbers,
         "outcome": ["skipped" if number % 97 == 0 else "applied" for number in numbers],
         "reason": ["overflow" if number % 97 == 0 else None for number in numbers],
@@ -86,7 +86,7 @@ def fill(port: int, run: str, updates: int, ranks: int) -> float:
         if not hasattr(local, "connection"):
             local.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-        body = batch(rank, first, min(BATCH, updates - first + 1), ranks)
+        body = batch(rank, first, min(BATCH, updates - first + 1), ranks, updates // 2)
         while True:
             local.connection.request("POST", base + "/attempts/a1/events", body, headers)
             reply = local.connection.getresponse()
@@ -101,7 +101,8 @@ def fill(port: int, run: str, updates: int, ranks: int) -> float:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(post, work))
     seconds = time.perf_counter() - begun
-    checkpoint = {"seq": [10**9, 10**9 + 1], "checkpoint": ["c", "c"], "state": ["started", "accepted"], "update": [updates // 2, None]}
+    half = updates // 2
+    checkpoint = {"seq": [half + 1, half + 2], "checkpoint": ["c", "c"], "state": ["started", "accepted"], "update": [half, None]}
     saved = {"ranks": [{"rank": 0, "writer": "bench", "checkpoints": checkpoint}]}
     call(f"http://127.0.0.1:{port}{base}/attempts/a1/events", "POST", saved)
     return seconds

@@ -76,8 +76,8 @@ def merged(start: NDArray[np.int64], stop: NDArray[np.int64], at_least: int = 1)
     edges, cover = depth(start, stop)
     if not len(edges):
         return Intervals()
-    deep = cover[:-1] >= at_least
-    return Intervals.of(zip(edges[:-1][deep].tolist(), edges[1:][deep].tolist(), strict=True))
+    changes = np.diff(np.concatenate(([False], cover >= at_least)).astype(np.int8), append=0)[: len(edges)]
+    return Intervals(tuple(zip(edges[changes == 1].tolist(), edges[changes == -1].tolist(), strict=True)))
 
 
 def _stream(name: str, epoch: int, parts: list[Drawn]) -> StreamCoverage:

@@ -53,17 +53,19 @@ class Intervals:
     def minus(self, other: "Intervals") -> "Intervals":
         """Members of this that are not members of the other."""
         left: list[tuple[int, int]] = []
+        taken, at = other.spans, 0
         for start, stop in self.spans:
-            for taken, until in other.spans:
-                if until <= start or taken >= stop:
-                    continue
-                if taken > start:
-                    left.append((start, taken))
-                start = max(start, until)
-                if start >= stop:
+            while at < len(taken) and taken[at][1] <= start:
+                at += 1
+            rest = start
+            for hole in range(at, len(taken)):
+                if taken[hole][0] >= stop:
                     break
-            if start < stop:
-                left.append((start, stop))
+                if taken[hole][0] > rest:
+                    left.append((rest, taken[hole][0]))
+                rest = taken[hole][1]
+            if rest < stop:
+                left.append((rest, stop))
         return Intervals(tuple(left))
 
     def to_list(self) -> list[list[int]]:

@@ -188,11 +188,11 @@ class _Resolver:
         return at is not None
 
     def _may_own(self, owner: Attempt, child: Attempt) -> bool:
-        """Whether the owner is older; by the order of opening alone, a later one may turn out to be the parent."""
-        if self.place[owner.ordinal] < self.place[child.ordinal]:
-            return True
+        """Whether the owner is older; by the order of opening alone, a later one may turn out to be the parent, a descendant never."""
+        if self._descends(owner.ordinal, child.ordinal):
+            return False
         undated = owner.started_at is None or child.started_at is None
-        return undated and not self._descends(owner.ordinal, child.ordinal)
+        return undated or self.place[owner.ordinal] < self.place[child.ordinal]
 
     def _owners(self, child: Attempt, resume: Resume) -> list[Attempt]:
         """Attempts that may own the save, the most likely first: older ones from the newest on, then ones opened later."""

@@ -14,14 +14,14 @@ from typing import Any
 from ledger.domain import conventions
 from ledger.domain.columns import moment_of, moment_text
 from ledger.domain.errors import AttemptUnknown, ProjectionBehind, RunUnknown
-from ledger.domain.exposure import Early, Fates, Matrix, Total, matrix_of
+from ledger.domain.exposure import Fates, Matrix, Total, matrix_of
 from ledger.domain.intervals import Intervals
 from ledger.domain.trajectory import Save, Segment, Tree, accepted_on
 from ledger.services.projection import catch_up
 from ledger.storage import history, incomplete, projections, registry
 from ledger.storage.history import AttemptState, GroupKey
 from ledger.storage.registry import Launch, Run
-from ledger.storage.store import Connection, Row, Store
+from ledger.storage.store import Connection, Store
 
 INLINE_ENTRIES = 100_000
 """A reader folds so many new entries itself; for more it waits for the projector."""
@@ -89,27 +89,13 @@ class Books:
 
     @cached_property
     def early_keys(self) -> dict[GroupKey, frozenset[tuple[int, str, int]]]:
-        """Groups that lie before a save though their number is higher."""
-        return history.early_keys(self.connection, self.run.id)
-
-    @cached_property
-    def _early(self) -> tuple[list[Early], list[Row[Any]]]:
-        return history.early_groups(self.connection, self.run.id, self.early_keys, self.recomputed)
-
-    @property
-    def early(self) -> list[Early]:
-        """Those groups as totals."""
-        return self._early[0]
-
-    @property
-    def early_rows(self) -> list[Row[Any]]:
-        """Those groups as rows."""
-        return self._early[1]
+        """Groups that lie before a save of the trajectory though their number is higher: their fate is not that of their number."""
+        return history.early_keys(self.connection, self.run.id, [*(segment.save for segment in self.path), self.accepted])
 
     @cached_property
     def matrix(self) -> Matrix:
         """The exposure matrix."""
-        return matrix_of(self.totals, self.early, self.fates)
+        return matrix_of(self.totals, history.early_groups(self.connection, self.run.id, self.early_keys, self.recomputed), self.fates)
 
     @cached_property
     def incomplete(self) -> dict[int, int]:
@@ -154,6 +140,8 @@ class Books:
             stops = [stop for stop in (holes, missing) if stop is not None and stop <= last]
             complete = min(stops) - 1 if stops else last
             if stops:
+                # Where nothing is complete, it is as far as the stretch's own beginning.
+                complete = segment.after if complete < start else complete
                 break
         return complete
 

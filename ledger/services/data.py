@@ -53,10 +53,8 @@ def path_to(tree: Tree, save: Save) -> tuple[Segment, ...]:
     return (*before, Segment(last.attempt, last.after, save))
 
 
-def _early_of(books: Books, stretch: Stretch) -> tuple[Mapping[history.GroupKey, frozenset[tuple[int, str, int]]], list[Row[Any]]]:
-    if stretch.run.id == books.run.id:
-        return books.early_keys, books.early_rows
-    keys = history.early_keys(books.connection, stretch.run.id)
+def _early_of(books: Books, stretch: Stretch) -> tuple[Mapping[history.GroupKey, frozenset[history.SaveKey]], list[Row[Any]]]:
+    keys = history.early_keys(books.connection, stretch.run.id, (segment.save for segment in stretch.path))
     return keys, history.rows_of_keys(books.connection, stretch.run.id, sorted(keys))
 
 
@@ -150,7 +148,7 @@ def _lies_early(books: Books, item: DrawnInterval, save: Save) -> bool:
     if item.drawn.effect == PASSED:
         passes = passing.passes_of(books.connection, books.run.id, [save.attempt])
         return any(one.number == item.first and one.before(save) for one in passes)
-    return any(key[:2] == (item.attempt, item.first) and save.key in saves for key, saves in books.early_keys.items())
+    return any(key[:2] == (item.attempt, item.first) for key in history.early_keys(books.connection, books.run.id, [save]))
 
 
 def _compare(save: Save, cursors: Cursors, ahead: list[DrawnInterval], streams: set[str]) -> Iterator[dict[str, Any]]:

@@ -27,7 +27,7 @@ from ledger.storage.journal import Block
 from ledger.storage.registry import Run
 from ledger.storage.store import Connection, Store
 
-FOLDED_ROWS = 262_144
+FOLDED_ROWS = 32_768
 """Rows that are folded at once: it bounds memory."""
 
 NEAR = 64

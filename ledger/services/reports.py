@@ -234,8 +234,8 @@ def _exposure_along(books: Books, stretches: Iterable[data.Stretch]) -> dict[str
         fates = Fates(stretch.path, accepted_on(stretch.path, stretch.tree.saves), undecided)
         own = stretch.run.id == books.run.id
         totals = books.totals if own else history.totals_of(books.connection, stretch.run.id)
-        keys = books.early_keys if own else history.early_keys(books.connection, stretch.run.id)
-        early, _ = history.early_groups(books.connection, stretch.run.id, keys, {})
+        keys = history.early_keys(books.connection, stretch.run.id, [*(segment.save for segment in stretch.path), fates.accepted])
+        early = history.early_groups(books.connection, stretch.run.id, keys, {})
         part = matrix_of(totals, early, fates)
         for (outcome, fate), known in part.known.items():
             if fate == "lost":

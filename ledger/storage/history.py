@@ -176,11 +176,18 @@ GroupKey = tuple[int, int, int, int]
 """(attempt, number, part, retry)"""
 
 
-def early_keys(connection: Connection, run_id: int) -> dict[GroupKey, frozenset[tuple[int, str, int]]]:
-    """The groups that lie before a save though their number is higher, with those saves."""
-    found: dict[GroupKey, set[tuple[int, str, int]]] = {}
-    for row in connection.execute(select(early).where(early.c.run_id == run_id)):
-        found.setdefault((row.attempt, row.number, row.part, row.retry), set()).add((row.attempt, row.checkpoint, row.update))
+SaveKey = tuple[int, str, int]
+"""(attempt, checkpoint, update)"""
+
+
+def early_keys(connection: Connection, run_id: int, saves_asked: Iterable[Save | None]) -> dict[GroupKey, frozenset[SaveKey]]:
+    """The groups that lie before one of those saves though their number is higher, with those saves."""
+    c = early.c
+    found: dict[GroupKey, set[SaveKey]] = {}
+    for save in {save.key: save for save in saves_asked if save is not None}.values():
+        mine = (c.run_id == run_id, c.attempt == save.attempt, c.checkpoint == save.checkpoint, c.update == save.update)
+        for row in connection.execute(select(c.number, c.part, c.retry).where(*mine)):
+            found.setdefault((save.attempt, row.number, row.part, row.retry), set()).add(save.key)
     return {key: frozenset(named) for key, named in found.items()}
 
 
@@ -195,15 +202,14 @@ def rows_of_keys(connection: Connection, run_id: int, keys: Sequence[GroupKey]) 
 
 
 def early_groups(
-    connection: Connection, run_id: int, early_of: Mapping[GroupKey, frozenset[tuple[int, str, int]]], recomputed: Mapping[int, Intervals]
-) -> tuple[list[Early], list[Row[Any]]]:
-    """The early groups as totals, a pair for each save, and their rows."""
-    rows = rows_of_keys(connection, run_id, sorted(early_of))
+    connection: Connection, run_id: int, early_of: Mapping[GroupKey, frozenset[SaveKey]], recomputed: Mapping[int, Intervals]
+) -> list[Early]:
+    """The early groups as totals, a pair for each save."""
     result = []
-    for row in rows:
+    for row in rows_of_keys(connection, run_id, sorted(early_of)):
         total = total_of_row(row, recomputed.get(row.attempt, Intervals()).holds(row.number))
         result += [Early(save, total) for save in early_of[row.attempt, row.number, row.part, row.retry]]
-    return result, rows
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,9 +143,8 @@ def rows_of_sequence(
         return {}
     c = journal.c
     low, high = wanted.spans[0][0], wanted.spans[-1][1] - 1
-    query = select(c.kind, c.payload).where(
-        and_(c.run_id == run_id, c.attempt == attempt, c.last_seq >= low, c.first_seq <= high, c.first_rank <= rank, c.last_rank >= rank)
-    )
+    place = and_(c.last_seq >= low, c.first_seq <= high, c.first_rank <= rank, c.last_rank >= rank)
+    query = select(c.kind, c.payload).where(c.run_id == run_id, c.attempt == attempt, c.kind.not_in(DECLARATIONS), place)
     found: dict[int, dict[str, Any]] = {}
     for kind, payload in connection.execute(query):
         events = decode(kind, payload)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import Connection, Engine, Row
-from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, TimeoutError as PoolExhausted
 
 from ledger.domain.errors import DatabaseUnavailable
 from ledger.storage.engine import is_embedded
@@ -25,8 +25,8 @@ def faults_named() -> Iterator[None]:
         yield
     except IntegrityError as error:
         raise Overtaken from error
-    except (OperationalError, InterfaceError) as error:
-        raise DatabaseUnavailable(str(error.orig or error).strip().splitlines()[0]) from error
+    except (OperationalError, InterfaceError, PoolExhausted) as error:
+        raise DatabaseUnavailable(str(getattr(error, "orig", None) or error).strip().splitlines()[0]) from error
 
 
 class Store:

@@ -261,7 +261,7 @@ early = _of_run(
     Column("retry", BigInteger, nullable=False),
     Column("checkpoint", Text, nullable=False),
     Column("update", BigInteger, nullable=False),
-    key=("attempt", "number", "part", "retry", "checkpoint", "update"),
+    key=("attempt", "checkpoint", "update", "number", "part", "retry"),
 )
 
 passes = _of_run(

@@ -116,7 +116,7 @@ def upgrade() -> None:
         sa.Column("checkpoint", sa.Text(), nullable=False),
         sa.Column("update", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_early_runs"), ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("run_id", "attempt", "number", "part", "retry", "checkpoint", "update", name=op.f("pk_early")),
+        sa.PrimaryKeyConstraint("run_id", "attempt", "checkpoint", "update", "number", "part", "retry", name=op.f("pk_early")),
     )
     op.create_table(
         "evaluations",

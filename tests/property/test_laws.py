@@ -1,19 +1,14 @@
 """Laws of the report: it does not depend on how the facts arrived, it always balances, and what was accepted stays."""
 
-from collections.abc import Iterator
-from pathlib import Path
+import itertools
 from typing import Any
 
-import pytest
-from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledger.app import create_app
-from ledger.config import Settings
 from tests.simulation.auditor import BUCKETS
-from tests.simulation.delivery import Post, Step, columnar, plan
-from tests.simulation.driver import Driver
+from tests.simulation.delivery import Post, Step, plan
+from tests.simulation.driver import Driver, Ledger
 from tests.simulation.facts import Resolution, Row
 from tests.simulation.groups import QUANTITIES
 from tests.simulation.workload import History, Item, write_history
@@ -28,21 +23,12 @@ LAWS = settings(
 )
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """A client of a ledger on an embedded database of its own."""
-    path: Path = tmp_path_factory.mktemp("laws") / "ledger.db"
-    given_settings = Settings(database_url=f"sqlite:///{path}", grace_seconds=1e9, read_wait_seconds=30)
-    with TestClient(create_app(given_settings)) as opened:
-        yield opened
+RUNS = itertools.count()
 
 
-RUNS = iter(range(10**9))
-
-
-def fresh(client: TestClient, history: History) -> Driver:
+def fresh(ledger: Ledger, history: History) -> Driver:
     """A new run for a history."""
-    driver = Driver(client, history, f"law-{next(RUNS)}")
+    driver = Driver(ledger, history, f"law-{next(RUNS)}")
     driver.open()
     return driver
 
@@ -52,11 +38,11 @@ def told(driver: Driver) -> dict[str, Any]:
     exposure = {key: value for key, value in driver.exposure().items() if key not in ("project", "run", "as_of")}
     return {
         "exposure": exposure,
-        "updates": sorted(driver.pages("/updates", "items"), key=repr),
-        "coverage": driver.pages("/coverage", "streams"),
-        "checkpoints": sorted(driver.pages("/checkpoints", "checkpoints"), key=repr),
+        "updates": sorted(driver.updates(), key=repr),
+        "coverage": driver.coverage(),
+        "checkpoints": sorted(driver.checkpoints(), key=repr),
         "findings": sorted(
-            {(f["kind"], repr(f["attempt"]), repr(f["update"]), repr(f["retry"])) for f in driver.pages("/findings", "findings")}
+            {(f["kind"], repr(f["attempt"]), repr(f["update"]), repr(f["retry"])) for f in driver.findings()}
         ),
     }
 
@@ -69,11 +55,11 @@ def without_arrival(report: dict[str, Any]) -> dict[str, Any]:
 
 @LAWS
 @given(seed=SEEDS, first=st.sampled_from(("none", "some")), second=st.sampled_from(("some", "full")), batch=st.integers(1, 40))
-def test_arrival_never_matters(client: TestClient, seed: int, first: str, second: str, batch: int) -> None:
+def test_arrival_never_matters(ledger: Ledger, seed: int, first: str, second: str, batch: int) -> None:
     history = write_history(seed)
     reports = []
     for delivery_seed, disorder, repeats, size in ((seed, first, 0.0, 60), (seed + 1, second, 0.4, batch)):
-        driver = fresh(client, history)
+        driver = fresh(ledger, history)
         for step in plan(history, delivery_seed, disorder, repeats=repeats, batch_size=size):
             driver.post(step)
         reports.append(without_arrival(told(driver)))
@@ -82,9 +68,9 @@ def test_arrival_never_matters(client: TestClient, seed: int, first: str, second
 
 @LAWS
 @given(seed=SEEDS)
-def test_the_balance_always_holds(client: TestClient, seed: int) -> None:
+def test_the_balance_always_holds(ledger: Ledger, seed: int) -> None:
     history = write_history(seed)
-    driver = fresh(client, history)
+    driver = fresh(ledger, history)
     for index, step in enumerate(plan(history, seed, "full", batch_size=60)):
         driver.post(step)
         if index % 4 == 0:
@@ -116,9 +102,9 @@ def plain(history: History) -> History:
 
 @LAWS
 @given(seed=SEEDS)
-def test_attempted_work_only_grows(client: TestClient, seed: int) -> None:
+def test_attempted_work_only_grows(ledger: Ledger, seed: int) -> None:
     history = plain(write_history(seed))
-    driver = fresh(client, history)
+    driver = fresh(ledger, history)
     before = dict.fromkeys(QUANTITIES, 0)
     offset = 0
     for index, step in enumerate(plan(history, seed, "full", batch_size=60)):
@@ -136,9 +122,9 @@ def test_attempted_work_only_grows(client: TestClient, seed: int) -> None:
 
 @LAWS
 @given(seed=SEEDS)
-def test_what_was_posted_once_stays_and_counts_once(client: TestClient, seed: int) -> None:
+def test_what_was_posted_once_stays_and_counts_once(ledger: Ledger, seed: int) -> None:
     history = write_history(seed)
-    driver = fresh(client, history)
+    driver = fresh(ledger, history)
     steps: list[Step] = plan(history, seed, "none", repeats=0.0, batch_size=60)
     for step in steps:
         driver.post(step)
@@ -149,7 +135,7 @@ def test_what_was_posted_once_stays_and_counts_once(client: TestClient, seed: in
         assert driver.post(post)["accepted"] == 0
     for post in posts[:3]:
         other = tuple(Row(r.attempt, r.rank, r.writer, r.seq, r.kind, altered(r)) for r in post.rows)
-        reply = driver.call("POST", f"/attempts/{post.attempt}/events", columnar(other))
+        reply = driver.submit(Post(post.attempt, other))
         assert reply["accepted"] == 0
         assert {rejection["code"] for rejection in reply["rejected"]} <= {"event_conflict"}
         assert len(reply["rejected"]) == len({r.identity for r in other})

@@ -150,13 +150,20 @@ def trajectory(lineage: Lineage, work: list[Group]) -> list[dict[str, Any]]:
 
 
 def complete_through(lineage: Lineage, work: list[Group]) -> int | None:
-    """The highest number up to which every update on the trajectory has all its shards; failing any, where the trajectory starts."""
+    """The number before the first that is missing or lacks a shard on the trajectory; work from scratch begins where it begins."""
     if not lineage.path:
         return None
     own = [group for group in work if group.attempted and on_trajectory(lineage, group) is not None]
-    lacking = [group.update for group in own if group.incomplete]
-    whole = [group.update for group in own if not lacking or group.update < min(lacking)]
-    return max([lineage.path[0].after, *whole])
+    lacking = {group.update for group in own if group.incomplete}
+    whole = {group.update for group in own} - lacking
+    root = lineage.path[0]
+    reached = root.after
+    first = min((group.update for group in own if group.attempt == root.attempt), default=None)
+    if root.source is None and root.after == 0 and first in whole:
+        reached = first - 1
+    while reached + 1 in whole:
+        reached += 1
+    return reached
 
 
 def item(group: Group, lineage: Lineage, again: set[tuple[str, int, int]]) -> dict[str, Any]:

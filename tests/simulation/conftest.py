@@ -1,26 +1,25 @@
-"""The ledger under simulation: the whole application in this process, on a database of its own."""
+"""The ledger under simulation: its services in this process, on each database."""
 
+import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 
-from ledger.app import create_app
-from ledger.config import Settings
+from ledger.storage.store import Store
+from tests.simulation.driver import Ledger, opened
 
-A_LONG_TIME_SECONDS = 1e9
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """How many seeds beyond the fixed ones a simulation takes."""
-    parser.addoption("--seeds", type=int, default=0, help="simulate this many seeds beside the fixed ones")
+SEEDS = range(int(os.environ.get("LEDGER_SEEDS", "40")))
+"""How many seeds a simulation takes; `LEDGER_SEEDS=2000 ./dev test tests/simulation` takes more."""
 
 
-@pytest.fixture(scope="module")
-def ledger_client_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """A client of a ledger on an embedded database; time alone makes no findings in it."""
-    path: Path = tmp_path_factory.mktemp("simulation") / "ledger.db"
-    settings = Settings(database_url=f"sqlite:///{path}", grace_seconds=A_LONG_TIME_SECONDS, read_wait_seconds=30)
-    with TestClient(create_app(settings)) as client:
-        yield client
+@pytest.fixture
+def ledger(store: Store) -> Iterator[Ledger]:
+    """A ledger on an empty database; time alone makes no findings in it."""
+    with opened(store) as running:
+        yield running
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A simulation takes its seeds from the environment."""
+    if "seeds" in metafunc.fixturenames:
+        metafunc.parametrize("seeds", [SEEDS[start::8] for start in range(min(8, len(SEEDS)))], ids=lambda seeds: f"from-{seeds[0]}")

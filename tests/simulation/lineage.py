@@ -201,6 +201,9 @@ def trace(facts: Facts, groups: list[Group], fork: Save | None = None, head: str
                 settled.add(attempt)
             continue
         found = find_source(attempt, resumed_from, order, saves, numbers)
+        if found is None and fork is not None and fork.key[1] == resumed_from["checkpoint"]:
+            settled.add(attempt)
+            continue
         if found is None:
             unresolved.add(attempt)
             continue

@@ -1,0 +1,63 @@
+"""The journal's blocks as plain lists, for a reader that trusts nothing and folds nothing."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from ledger.domain.columns import Events
+from ledger.storage.encoding import decode
+from ledger.storage.journal import DECLARATIONS, NUMBERED, Block
+from ledger.storage.tables import journal
+
+STANDING_ALONE = ("checkpoints", "passes", "idles", "counters", "gaps")
+"""Kinds whose rows stand each for itself."""
+
+
+class Unreadable(Exception):
+    """A block of the journal cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a block of the journal holds: a declaration's body, or events, whose plain rows are only made for small kinds."""
+
+    body: Any = None
+    ranks: list[int] = field(default_factory=list)
+    writers: list[str] = field(default_factory=list)
+    seqs: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+def content(connection: Connection, run_id: int, block: Block) -> Content:
+    """The content of a block. Raises: Unreadable."""
+    c = journal.c
+    payload = connection.execute(select(c.payload).where(c.run_id == run_id, c.first_entry == block.first_entry)).scalar_one()
+    try:
+        if block.kind in DECLARATIONS:
+            return Content(json.loads(payload))
+        return _content(decode(block.kind, payload))
+    except Exception as error:
+        # Damaged bytes may raise anything on their way through the decoder.
+        raise Unreadable(f"{type(error).__name__}: {error}") from error
+
+
+def _content(events: Events) -> Content:
+    return Content(
+        None,
+        events.rank.tolist(),
+        [name or "" for name in events.writer.to_list()],
+        events.counts("seq").tolist(),
+        events.counts("update").tolist() if events.kind.name in NUMBERED else [],
+        list(events.rows()) if events.kind.name in STANDING_ALONE else [],
+    )
+
+
+def plain(events: Events) -> list[dict[str, Any]]:
+    """Events as plain rows. Raises: Unreadable."""
+    try:
+        return list(events.rows())
+    except Exception as error:
+        raise Unreadable(f"{type(error).__name__}: {error}") from error
