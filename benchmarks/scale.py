@@ -140,6 +140,7 @@ def main() -> None:
         url = options.database or f"sqlite:///{folder}/ledger.db"
         environment = {**os.environ, "LEDGER_DATABASE_URL": url}
         command = [sys.executable, "-m", "ledger.cli", "serve", "--port", str(options.port)]
+        subprocess.run([sys.executable, "-m", "ledger.cli", "db", "upgrade"], env=environment, check=True, stdout=subprocess.DEVNULL)
         with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as service:
             try:
                 compare(options.port, service.pid, options.updates, options.ranks)

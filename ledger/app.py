@@ -102,6 +102,7 @@ def _start(settings: Settings, measured: Measured) -> Running:
         keep_seconds=settings.metrics_keep_seconds,
     )
     limits = BodyLimits(settings.max_body_bytes, settings.max_decompressed_bytes)
+    wanted = schema.head()
     running = Running(
         settings,
         store,
@@ -111,7 +112,7 @@ def _start(settings: Settings, measured: Measured) -> Running:
         limits,
         Gate(settings.queue_batches),
         exposition,
-        lambda: schema.is_current(store.engine),
+        lambda: schema.current(store.engine) == wanted,
         measured.batch,
     )
     measured.queue_of(lambda: running.gate.waiting)

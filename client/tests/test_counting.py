@@ -154,9 +154,9 @@ def test_the_other_kinds_of_events(start: Start, capture: CapturingTransport) ->
     assert states == [
         {"seq": 3, "checkpoint": "c2", "state": "started", "update": 2, "uri": "s3://b/c2",
          "positions": {"train": {"epoch": 0, "position": 4}, "code": {"epoch": 1, "position": 2}}},
-        {"seq": 4, "checkpoint": "c2", "state": "accepted", "uri": "s3://b/c2-final"},
+        {"seq": 4, "checkpoint": "c2", "state": "accepted", "update": 2, "uri": "s3://b/c2-final"},
         {"seq": 5, "checkpoint": "c3", "state": "started", "update": 2},
-        {"seq": 6, "checkpoint": "c3", "state": "rejected"},
+        {"seq": 6, "checkpoint": "c3", "state": "rejected", "update": 2},
         {"seq": 7, "checkpoint": "c1", "state": "rejected", "attempt": "a0", "update": 1},
     ]  # fmt: skip
     assert [(row["update"], row["name"], row["retry"], row["valid_targets"]) for row in rows("evaluations")] == [

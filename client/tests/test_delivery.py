@@ -132,10 +132,11 @@ def test_declarations_that_differ_are_said_once_and_events_go_on(
 
 
 def test_a_refused_declaration_keeps_the_events(start: Start, server: RecordingServer, tmp_path: Path) -> None:
-    server.ledger.faults = [lambda ledger, method, path, body: said(422, {"detail": "no such objective"})]
+    server.ledger.faults = [lambda ledger, method, path, body: said(422, {"detail": "no such objective"})] * 50
     run = start(url=server.url)
     train(run, 1)
     assert run.close(timeout=0.3) is False
+    server.ledger.faults.clear()
     assert delivered(server) == []
     assert cli.main(["drain", str(tmp_path / "spool"), "--url", server.url]) == 0
     assert delivered(server) == [1]

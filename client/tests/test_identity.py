@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ledger_client
-from ledger_client import identity
+from ledger_client import agreement
 from ledger_client.testing import RecordingServer
 
 Start = Callable[..., ledger_client.Run]
@@ -50,12 +50,12 @@ def test_ranks_agree_and_launches_differ(server: RecordingServer, tmp_path: Path
 
 def test_several_nodes_agree_by_the_schedulers_ids(tmp_path: Path) -> None:
     environment = {"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "1", "SLURM_NNODES": "2", "LOCAL_WORLD_SIZE": "1"}
-    key = identity.launch_key(environment, "p", "r", 2)
-    names = [identity.attempt_name(environment, tmp_path, "p", "r", rank, 2) for rank in (0, 1)]
+    key = agreement.launch_key(environment, "p", "r", 2)
+    names = [agreement.agreed_name(environment, str(tmp_path), "p", "r", rank, 2) for rank in (0, 1)]
     assert names[0] == names[1] and names[0].startswith("4711-1-")
-    assert identity.launch_key({**environment, "SLURM_RESTART_COUNT": "2"}, "p", "r", 2) != key
+    assert agreement.launch_key({**environment, "SLURM_RESTART_COUNT": "2"}, "p", "r", 2) != key
     # Requeued without any sign of it in the environment: still another name, and the same on both ranks.
-    again = [identity.attempt_name(environment, tmp_path, "p", "r", rank, 2) for rank in (1, 0)]
+    again = [agreement.agreed_name(environment, str(tmp_path), "p", "r", rank, 2) for rank in (1, 0)]
     assert again[0] == again[1] != names[0]
 
 
@@ -70,4 +70,4 @@ def test_the_environment_says_who_this_is(start: Start, monkeypatch: pytest.Monk
 
 def test_one_process_alone_needs_no_agreement(start: Start, tmp_path: Path) -> None:
     names = {start(attempt=None, mode="offline").attempt for _ in range(3)}
-    assert len(names) == 3 and not (tmp_path / "spool" / identity.AGREEMENTS).exists()
+    assert len(names) == 3 and not (tmp_path / "spool" / agreement.AGREEMENTS).exists()

@@ -62,7 +62,7 @@ def test_no_event_is_lost_by_a_kill(process: Process, server: RecordingServer, t
     for trial in range(6):
         server.ledger.events.clear()
         spool = tmp_path / "spool"
-        said = killed_after(process(TRAINER, server.url, LEDGER_MODE="online" if online else "offline"), random.uniform(0.0, 0.15))
+        said = killed_after(process(TRAINER, server.url, LEDGER_MODE="durable" if online else "offline"), random.uniform(0.0, 0.15))
         assert drain(spool, server) == 0
         number, last = said[-1].split()
         applied = int(number) if last == "applied" else int(number) - 1
@@ -105,7 +105,7 @@ def test_what_was_acknowledged_is_not_sent_again(process: Process, server: Recor
 def test_a_torn_tail_is_left_out(start: Start, server: RecordingServer, tmp_path: Path) -> None:
     run = start(mode="offline")
     train(run, 1, 2, 3)
-    tail = run._recorder.spool.mark.tail  # type: ignore[union-attr]
+    tail = run._recorder.spool.mark[2]  # type: ignore[union-attr]
     run.close()
     (segment,) = (tmp_path / "spool").glob("*/segment-00000001")
     with segment.open("r+b") as file:
@@ -196,7 +196,7 @@ def test_a_group_longer_than_its_scratch(start: Start, tmp_path: Path) -> None:
     copied = tmp_path / "copied"
     copied.mkdir()
     for name in spool.storage.names():
-        (copied / name).write_bytes((spool.storage.path / name).read_bytes())  # type: ignore[attr-defined]
+        (copied / name).write_bytes(Path(spool.storage.path, name).read_bytes())  # type: ignore[attr-defined]
     ((_, row),) = Backlog(Directory(copied)).take(10).events
     assert (row["outcome"], row["input_slots"], row["microbatches"], len(row["ranges"])) == ("open", 3000, 3000, 3000)  # type: ignore[arg-type]
     update.applied()

@@ -7,6 +7,7 @@ import anyio.to_thread
 from fastapi import Depends, Path, Query, Request
 from pydantic import BaseModel, ValidationError
 
+from ledger.api.keys import check_keys
 from ledger.api.limits import BodyLimits, Gate, check_origin, decompress, read_body
 from ledger.api.problems import invalid_body
 from ledger.api.schemas.declarations import AttemptChange, AttemptDeclaration, Resolution, RunDeclaration, plain
@@ -54,10 +55,13 @@ def parse(model: type[Model], body: bytes, encoding: str, limit: int) -> Model:
 
     Raises: BodyTooLarge, BodyBroken, EncodingUnsupported, InvalidRequest.
     """
+    text = decompress(body, encoding, limit)
     try:
-        return model.model_validate_json(decompress(body, encoding, limit))
+        found = model.model_validate_json(text)
     except ValidationError as error:
         raise invalid_body(error) from None
+    check_keys(text, found)
+    return found
 
 
 def _body_of(model: type[BaseModel]) -> Callable[[Request], Coroutine[Any, Any, dict[str, Any]]]:

@@ -45,7 +45,8 @@ def wanted_form(accept: str) -> str:
         form = ALIASES.get(item.partition(";")[0].strip().lower(), "")
         if form in FORMS:
             return form
-    raise NotAcceptable(f"the log comes as {' or '.join(FORMS)}")
+    missing = "" if PARQUET in FORMS else f"; {PARQUET} needs `training-ledger[parquet]` where the service runs"
+    raise NotAcceptable(f"the log comes as {' or '.join(FORMS)}{missing}")
 
 
 def primed(chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
-from ledger.domain.errors import InvalidRequest, LedgerError
+from ledger.domain.errors import DatabaseUnavailable, InvalidRequest, LedgerError
 
 MEDIA_TYPE = "application/problem+json"
 MOST_ERRORS = 20
@@ -149,8 +149,11 @@ def request_id_of(request: Request) -> str | None:
 
 
 def refuse(request: Request, error: LedgerError) -> Response:
-    """The answer to what the ledger refuses."""
-    status = STATUS[error.code]
+    """The answer to what the ledger refuses; what the database's driver says stays in the log."""
+    status, detail = STATUS[error.code], error.detail
+    if isinstance(error, DatabaseUnavailable):
+        log.warning("database unavailable", request_id=request_id_of(request), detail=detail)
+        detail = error.title
     pointer = str(error.context.get("pointer") or "") or None
     places = error.context.get("places")
     if not isinstance(places, list):
@@ -160,7 +163,7 @@ def refuse(request: Request, error: LedgerError) -> Response:
         title=error.title,
         status=status,
         code=error.code,
-        detail=error.detail,
+        detail=detail,
         pointer=pointer,
         errors=places,
         request_id=request_id_of(request),

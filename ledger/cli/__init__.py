@@ -8,13 +8,11 @@
 | 3 | something is unknown, or cannot be reached |
 """
 
-import importlib
-import importlib.util
 import sys
 
 import typer
 
-from ledger.cli import database, exporting, reporting, serving, verifying
+from ledger.cli import database, demo, exporting, reporting, serving, verifying
 
 EXIT_CODES = "Exit codes: 0 fine, 1 a difference was found, 2 wrong usage, 3 something is unknown or cannot be reached."
 
@@ -31,9 +29,7 @@ app.add_typer(database.app, name="db")
 app.command("report")(reporting.report)
 app.command("verify")(verifying.verify)
 app.command("export")(exporting.export_run)
-# The demo trains with the client, which is another distribution and may not be there.
-if importlib.util.find_spec("ledger_client") and importlib.util.find_spec("ledger.cli.demo"):
-    app.command("demo")(importlib.import_module("ledger.cli.demo").demo)
+app.command("demo")(demo.demo)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """`ledger demo`: train a small language model with real processes, kill it, resume it, and account for all of it."""
 
+import importlib.util
 import shutil
 import signal
 import sys
@@ -79,6 +80,8 @@ def demo(
 
     Exit codes: 0 the trainer's own tally equals the report and the loss went down, 1 not so, 2 wrong usage, 3 something did not run.
     """
+    if importlib.util.find_spec("ledger_client") is None:
+        fail(USAGE, "the demo trains with the client, which is not installed: `pip install training-ledger[demo]`")
     if url is not None and not url.startswith(("http://", "https://")):
         fail(USAGE, "--url begins with http:// or https://")
     console = Console()
@@ -143,7 +146,7 @@ def _point_to_pages(console: Console, service: DemoLedger, plan: Plan) -> None:
     """Where to look further."""
     console.print()
     run = f"{plan.project}/runs/{plan.run}"
-    paths = {"page": f"/projects/{run}", "report": f"/v1/projects/{run}/exposure", "metrics": "/metrics", "API": "/docs"}
+    paths = {"page": f"/runs/{plan.project}/{plan.run}", "report": f"/v1/projects/{run}/exposure", "metrics": "/metrics", "API": "/docs"}
     for name, path in paths.items():
         console.print(f"  {name:8}{service.url}{path}", highlight=False, soft_wrap=True)
 

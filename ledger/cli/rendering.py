@@ -7,10 +7,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ledger.domain.exposure import BUCKETS
-from ledger.web.wording import Json, figure, finding_place, sentences, share, term_figure
+from ledger.web.wording import Json, counted, figure, finding_place, sentences, share
 
 TERMS = ("attempted", *BUCKETS)
 MOST_FINDINGS = 20
+NO_BREAK_SPACE = "\xa0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Grid:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     words: bool = False
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,26 @@ class Document:
     grids: tuple[Grid, ...]
 
 
+def bounded(entry: Json, term: str) -> str:
+    """One term of a balance in a table; what is only known in part is a lower bound and says so.
+
+    >>> bounded({"skipped": None, "known": {"skipped": 40}}, "skipped"), bounded({"skipped": 7}, "skipped")
+    ('≥\xa040', '7')
+    """
+    known = (entry.get("known") or {}).get(term)
+    return f"≥{NO_BREAK_SPACE}{known:,}" if entry[term] is None and known is not None else figure(entry[term])
+
+
+def _bound_sentences(exposure: Json) -> Iterator[str]:
+    for quantity, entry in exposure["balance"].items():
+        if entry["updates_unknown"]:
+            groups = counted(entry["updates_unknown"], "group of work does", "groups of work do")
+            yield f"{groups} not tell their {quantity.replace('_', ' ')}: a figure after ≥ is a lower bound, its true value is unknown."
+
+
 def _term_rows(balance: Json, quantities: Sequence[str], main: str) -> Iterator[tuple[str, ...]]:
     for term in TERMS:
-        cells = [term_figure(balance[quantity], term) for quantity in quantities]
+        cells = [bounded(balance[quantity], term) for quantity in quantities]
         yield (term.replace("_", " "), share(balance[main][term], balance[main]["attempted"]), *cells)
         if term == "skipped":
             yield from _reason_rows(balance, quantities, main)
@@ -53,15 +72,19 @@ def _balance_grid(exposure: Json) -> Grid:
     balance = exposure["balance"]
     quantities = tuple(balance)
     main = "valid_targets" if "valid_targets" in balance else quantities[0]
-    columns = ("", f"% of {main.replace('_', ' ')}", *(f"{name.replace('_', ' ')} [{balance[name]['unit']}]" for name in quantities))
-    return Grid("Balance", columns, tuple(_term_rows(balance, quantities, main)))
+    columns = ("", f"% of {main.replace('_', ' ')}", *(_headed(exposure, name) for name in quantities))
+    return Grid("Balance", columns, tuple(_term_rows(balance, quantities, main)), notes=tuple(_bound_sentences(exposure)))
+
+
+def _headed(exposure: Json, quantity: str) -> str:
+    return f"{quantity.replace('_', ' ')} [{exposure['balance'][quantity]['unit']}]" if quantity in exposure["balance"] else quantity
 
 
 def _beside_grid(exposure: Json) -> Grid:
     named = (("recomputed", exposure["recomputed"]), ("evaluation", exposure["evaluation"]), ("passed over", exposure["passed_over"]))
     quantities = tuple(dict.fromkeys(quantity for _, values in named for quantity in values))
     rows = tuple((name, *(figure(values[q]) if q in values else "" for q in quantities)) for name, values in named)
-    return Grid("Beside the balance", ("", *(name.replace("_", " ") for name in quantities)), rows)
+    return Grid("Beside the balance", ("", *(_headed(exposure, name) for name in quantities)), rows)
 
 
 def _findings_grid(exposure: Json, findings: Sequence[Json]) -> Grid:
@@ -87,6 +110,8 @@ def as_markdown(document: Document) -> str:
         if grid.rows:
             rule = ["---"] + ["---" if grid.words else "---:"] * (len(grid.columns) - 1)
             lines += ["", _row(grid.columns), _row(rule), *(_row(row) for row in grid.rows)]
+        if grid.notes:
+            lines += ["", *grid.notes]
     return "\n".join(lines) + "\n"
 
 
@@ -98,18 +123,21 @@ def print_text(document: Document, console: Console) -> None:
     """The document on a terminal."""
     console.print(document.title, style="bold", highlight=False, markup=False)
     for sentence in document.sentences:
-        console.print(sentence, highlight=False, markup=False)
+        console.print(sentence, highlight=False, markup=False, soft_wrap=not console.is_terminal)
     for grid in document.grids:
         console.print()
         console.print(grid.title, style="bold", highlight=False, markup=False)
         if grid.rows:
             console.print(_table(grid), highlight=False, markup=False)
+        for note in grid.notes:
+            console.print(note, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def _table(grid: Grid) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for place, column in enumerate(grid.columns):
-        table.add_column(column, justify="left" if grid.words or place == 0 else "right", overflow="fold")
+        # A figure that is cut off would be another figure: what does not fit goes on in the next line.
+        table.add_column(column, justify="left" if grid.words or place == 0 else "right", overflow="fold", no_wrap=place == 0)
     for row in grid.rows:
         table.add_row(*row)
     return table

@@ -11,6 +11,10 @@ from ledger.cli.rendering import MOST_FINDINGS, as_markdown, document_of, print_
 from ledger.cli.sources import RUN_HELP, DatabaseUrl, ServiceUrl, open_reports, split_run
 
 
+FILE_WIDTH = 140
+"""Width of what is not written to a terminal."""
+
+
 class Form(StrEnum):
     """How the report is written."""
 
@@ -40,4 +44,7 @@ def report(
         case Form.markdown:
             typer.echo(as_markdown(document_of(exposure, findings)), nl=False)
         case Form.text:
-            print_text(document_of(exposure, findings), Console())
+            console = Console()
+            if not console.is_terminal:
+                console.width = FILE_WIDTH
+            print_text(document_of(exposure, findings), console)

@@ -138,7 +138,7 @@ class RemoteReports:
         except urllib.error.HTTPError as error:
             fail(UNREACHABLE, _problem_sentence(error))
         except (OSError, ValueError) as error:
-            fail(UNREACHABLE, f"{self._url} cannot be reached: {error}")
+            fail(UNREACHABLE, f"{self._url} cannot be reached: {getattr(error, 'reason', None) or error}")
 
 
 def _problem_sentence(error: urllib.error.HTTPError) -> str:

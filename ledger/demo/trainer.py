@@ -83,7 +83,7 @@ class Trainer:
             plan.run,
             project=plan.project,
             url=plan.url,
-            mode="online",
+            mode="durable",
             spool=self.places.spool,
             attempt=attempt_name(self.attempt),
             rank=self.rank,

@@ -5,6 +5,7 @@ declared and saved, so arrival order cannot matter. While an attempt's resume po
 that descend from it are *undecided*: their work is held and the trajectory is the one before them.
 """
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -148,23 +149,44 @@ class Tree:
 
 
 def base_order(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Attempts oldest first: dated ones by date among themselves, undated ones where the order of opening put them."""
+    """Attempts oldest first: dated ones by date among themselves, undated ones where the order of opening put them.
+
+    Each lies behind the attempt that it names as the owner of its checkpoint, whatever their clocks say.
+    """
     opened = sorted(attempts, key=lambda attempt: attempt.ordinal)
     dated = iter(sorted((a for a in opened if a.started_at is not None), key=lambda a: (a.started_at or 0, a.ordinal)))
-    return [next(dated) if attempt.started_at is not None else attempt for attempt in opened]
+    base = [next(dated) if attempt.started_at is not None else attempt for attempt in opened]
+    known = {attempt.ordinal: attempt for attempt in base}
+    return [known[ordinal] for ordinal in _ordered(base, _named_owners(base))]
+
+
+def _named_owners(base: Sequence[Attempt]) -> dict[int, int | None]:
+    """For each attempt the one that it names as the owner of its checkpoint; of names that go in a circle the last is not heard."""
+    by_name = {attempt.name: attempt.ordinal for attempt in base}
+    owners: dict[int, int | None] = dict.fromkeys((attempt.ordinal for attempt in base), None)
+    for attempt in base:
+        resume, _ = attempt.resume()
+        owner = None if resume is None or resume.attempt is None else by_name.get(resume.attempt)
+        at = owner
+        while at is not None and at != attempt.ordinal:
+            at = owners[at]
+        if at is None:
+            owners[attempt.ordinal] = owner
+    return owners
 
 
 def _ordered(base: Sequence[Attempt], parents: Mapping[int, int | None]) -> tuple[int, ...]:
     """The base order, with each child behind its parent."""
-    place = {attempt.ordinal: index for index, attempt in enumerate(base)}
-
-    def key(ordinal: int) -> tuple[int, int, int]:
-        newest, depth, at = place[ordinal], 0, parents[ordinal]
-        while at is not None:
-            newest, depth, at = max(newest, place[at]), depth + 1, parents[at]
-        return newest, depth, place[ordinal]
-
-    return tuple(sorted(place, key=key))
+    children: dict[int | None, list[int]] = {}
+    for place, attempt in enumerate(base):
+        children.setdefault(parents[attempt.ordinal], []).append(place)
+    free, order = children.get(None, []), []
+    while free:
+        ordinal = base[heapq.heappop(free)].ordinal
+        order.append(ordinal)
+        for place in children.get(ordinal, ()):
+            heapq.heappush(free, place)
+    return tuple(order)
 
 
 class _Resolver:
@@ -246,6 +268,9 @@ class _Resolver:
             return Node(child, None, save, save.update)
         if save.origin == "event" and not save.accepted and not save.rejected:
             save = accepted_by_resume(save)
+        if save.key not in self.saves:
+            # Once declared it is known: a later attempt may resume from it by its name alone.
+            self.named.setdefault(save.checkpoint, []).append(save)
         self.saves[save.key] = save
         self.parents[child.ordinal] = save.attempt
         return Node(child, save.attempt, save, save.update)

@@ -3,7 +3,7 @@
 | kind | rule |
 |---|---|
 | quantities | one family a quantity; the unit is in the name, in `# UNIT` and as the label `unit` |
-| totals that are not known | no sample: `training_ledger_unknown_updates_…` counts the updates that lack the quantity |
+| totals that are not known | no sample: `training_ledger_…_unknown_updates` counts the updates that lack the quantity |
 | what can fall | a gauge; only restarts and what this process took in are counters |
 | labels | never a rank, an update, a checkpoint or an attempt |
 
@@ -54,8 +54,12 @@ def _quantity_families(quantity: str) -> tuple[Family, ...]:
     )
     if quantity == "updates":
         return families
-    unknown = Family(f"unknown_updates_{quantity}", "gauge", f"Updates whose {words} are not known for every shard.", (*RUN_LABELS, "unit"))
-    return (*families, gauge("evaluation_", f"The {words} of evaluations, outside the balance."), unknown)
+    unknown = f"Updates whose {words} are not known for every shard; while there are any, a total has no sample."
+    return (
+        *families,
+        gauge("evaluation_", f"The {words} of evaluations, outside the balance."),
+        Family(f"{quantity}_unknown_updates", "gauge", unknown, labels, UNITS["updates"]),
+    )
 
 
 RUN_FAMILIES: tuple[Family, ...] = (
@@ -68,6 +72,7 @@ RUN_FAMILIES: tuple[Family, ...] = (
         "Conventions of the run, to join on; always 1.",
         (*RUN_LABELS, "objective", "gradient_reducer", "remainder_policy", "schedule_clock"),
     ),
+    Family("run_status", "gauge", "1 for the state that the run is in, 0 for the others.", (*RUN_LABELS, "status")),
     Family("latest_update", "gauge", "Highest update number on the trajectory.", RUN_LABELS),
     Family("accepted_update", "gauge", "Last update that the newest accepted checkpoint on the trajectory contains.", RUN_LABELS),
     Family("restarts", "counter", "Attempts after the first.", RUN_LABELS),
@@ -83,6 +88,7 @@ PROCESS_FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         Family("build_info", "gauge", "Version of the service; always 1.", ("version",)),
+        Family("readable", "gauge", "Whether the ledger could be read for this scrape, 1 or 0; if not, the families of runs are left out."),
         Family("ingest_events", "counter", "Events posted to this process in batches that it took.", ("kind",)),
         Family("ingest_duplicates", "counter", "Events that the ledger already had."),
         Family("ingest_rejected", "counter", "Events that were refused while the rest of their batch was taken.", ("code",)),

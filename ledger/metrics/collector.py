@@ -1,7 +1,7 @@
 """From reports to samples: what one reading of the ledger says about each run, exact to the report."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,11 +12,14 @@ from ledger.domain.quantities import UNITS
 from ledger.metrics.catalogue import COUNTED, RUN_FAMILIES, Family
 
 INFO_LABELS = ("objective", "gradient_reducer", "remainder_policy", "schedule_clock")
+STATUSES = ("running", "stalled", "ended")
+STALLED_SECONDS = 900.0
+"""A run that has posted nothing for so long, though its newest attempt has not ended, is stalled."""
 Sample = tuple[str, tuple[str, ...], float | int]
 """Family, values of its labels, value."""
 
 
-def run_samples(run: Mapping[str, Any], exposure: Mapping[str, Any]) -> Iterator[Sample]:
+def run_samples(run: Mapping[str, Any], exposure: Mapping[str, Any], now: datetime) -> Iterator[Sample]:
     """All samples of one run."""
     place = (str(run["project"]), str(run["run"]))
     for quantity in COUNTED:
@@ -35,7 +38,17 @@ def run_samples(run: Mapping[str, Any], exposure: Mapping[str, Any]) -> Iterator
     head = next((launch for launch in launches if launch["attempt"] == exposure["as_of"]["head"]), None)
     if head is not None:
         yield "ranks_expected", place, head["world_size"]
-    yield "last_event_timestamp_seconds", place, datetime.fromisoformat(run["last_event_at"]).timestamp()
+    last_event_at = datetime.fromisoformat(run["last_event_at"])
+    state = _status(head, now - last_event_at)
+    for status in STATUSES:
+        yield "run_status", (*place, status), int(status == state)
+    yield "last_event_timestamp_seconds", place, last_event_at.timestamp()
+
+
+def _status(head: Mapping[str, Any] | None, silent: timedelta) -> str:
+    if head is not None and head["ended"] is not None:
+        return "ended"
+    return "stalled" if silent.total_seconds() > STALLED_SECONDS else "running"
 
 
 def _quantity_samples(place: tuple[str, str], quantity: str, exposure: Mapping[str, Any]) -> Iterator[Sample]:
@@ -51,7 +64,7 @@ def _quantity_samples(place: tuple[str, str], quantity: str, exposure: Mapping[s
     else:
         totals = {"attempted": balance["attempted"], "applied": _applied(exposure["matrix"][quantity])}
         totals |= {"recomputed": exposure["recomputed"][quantity], "evaluation": exposure["evaluation"].get(quantity)}
-        yield f"unknown_updates_{quantity}", (*place, UNITS["updates"]), balance["updates_unknown"]
+        yield f"{quantity}_unknown_updates", (*place, UNITS["updates"]), balance["updates_unknown"]
     for name, total in totals.items():
         if total is not None:
             yield f"{name}_{quantity}", labels, total

@@ -64,9 +64,18 @@ class Exposition:
             return self._rendered[media_type], media_type
 
     def page(self, accept: str) -> tuple[bytes, str]:
-        """The families of runs, and what this process measures of itself: (body, media type)."""
-        runs, media_type = self.runs_page(accept)
-        encoder, _ = choose_encoder(accept)
+        """The families of runs, and what this process measures of itself: (body, media type).
+
+        Where the ledger cannot be read, the process still says so.
+        """
+        encoder, media_type = choose_encoder(accept)
+        try:
+            runs, _ = self.runs_page(accept)
+        except LedgerError as error:
+            log.warning("unread", code=error.code)
+            self._measured.readable(False)
+            return encoder(self._measured.registry), media_type
+        self._measured.readable(True)
         return encoder(self._measured.registry).removesuffix(END) + runs, media_type
 
     def _read(self) -> list[Sample]:
@@ -77,7 +86,7 @@ class Exposition:
             try:
                 exposure = reports.exposure(self._reports, run["project"], run["run"])
                 described = registration.describe_run(self._reports.store, run["project"], run["run"])
-                samples += run_samples(described, exposure)
+                samples += run_samples(described, exposure, self._reports.clock())
             except LedgerError as error:
                 unread += 1
                 log.warning("unread", project=run["project"], run=run["run"], code=error.code)

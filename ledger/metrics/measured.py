@@ -1,6 +1,7 @@
 """What this process measures of itself; it starts at zero with the process and says nothing about runs."""
 
 from collections.abc import Callable, Sequence
+from http import HTTPMethod
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector, disable_created_metrics
@@ -9,6 +10,7 @@ from ledger.domain.events import KINDS, RankEvents
 from ledger.metrics.catalogue import PROCESS_FAMILIES, Family
 
 BATCH_BUCKETS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
+METHODS = frozenset(item.value for item in HTTPMethod)
 SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
@@ -28,6 +30,7 @@ class Measured:
         self._batch_events = self._named("ingest_batch_events", Histogram, buckets=BATCH_BUCKETS)
         self._queue = self._named("queue_batches", Gauge)
         self._seconds = self._named("http_request_duration_seconds", Histogram, buckets=SECONDS_BUCKETS)
+        self._readable = self._named("readable", Gauge)
         for kind in KINDS:
             self._events.labels(kind)
 
@@ -39,9 +42,13 @@ class Measured:
         """From now on ask there how many batches are on their way."""
         self._queue.set_function(waiting)
 
+    def readable(self, read: bool) -> None:
+        """Whether the ledger could be read for this scrape."""
+        self._readable.set(int(read))
+
     def request(self, handler: str, method: str, status: int, seconds: float) -> None:
-        """A request was answered."""
-        self._seconds.labels(handler, method, str(status)).observe(seconds)
+        """A request was answered. Callers may invent methods without end; those share one label."""
+        self._seconds.labels(handler, method if method in METHODS else "other", str(status)).observe(seconds)
 
     def batch(self, ranks: Sequence[RankEvents], receipt: dict[str, Any]) -> None:
         """A batch was taken."""

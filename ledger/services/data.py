@@ -177,18 +177,25 @@ def resume_mismatches(books: Books) -> Iterator[dict[str, Any]]:
                 continue
             expected = 0 if found[0] > declared["epoch"] else declared["position"]
             for item in sorted(moved, key=lambda one: (one.number, one.start)):
-                if (item.stream, item.epoch) == (stream, found[0]) and item.number <= found[2] and item.stop > expected:
+                # A pass that begins further on came after what was drawn at the expected position.
+                if (item.stream, item.epoch) == (stream, found[0]) and item.number <= found[2] and item.start <= expected < item.stop:
                     expected = item.stop
             if found[1] != expected:
                 yield {"attempt": segment.attempt, "update": found[2], "stream": stream, "expected": expected, "found": found[1]}
 
 
 def _first_start(rows: Iterable[Row[Any]], stream: str) -> tuple[int, int, int] | None:
-    """The first epoch and position that an attempt drew from a stream, and the update that did: None while it is not certain."""
+    """The first epoch and position that an attempt drew from a stream, and the update that did: None while it is not certain.
+
+    All that bears the number counts, in whatever order its tries and discards were drawn.
+    """
+    first: tuple[int, int, int] | None = None
     for row in rows:
-        spans = [(epoch, start) for name, epoch, start, _ in history.unpack(row.ranges) or () if name == stream]
+        if first is not None and row.number > first[2]:
+            break
         if row.outcome == "held" and row.shards_reported < row.shards_expected:
             return None
-        if spans:
-            return (*min(spans), row.number)
-    return None
+        for name, epoch, start, _ in history.unpack(row.ranges) or ():
+            if name == stream and (first is None or (epoch, start) < first[:2]):
+                first = (epoch, start, row.number)
+    return first

@@ -16,7 +16,6 @@ import structlog
 
 from ledger.domain.checkpoints import CheckpointRow, saves_of_owner
 from ledger.domain.columns import Events
-from ledger.domain.errors import LedgerError
 from ledger.domain.intervals import Intervals
 from ledger.domain.trajectory import Save, Tree, recomputed_numbers, tree_of
 from ledger.domain.updates import NON_ADVANCING, OUTCOME_NAMES, PART_DISCARD, PART_OUTSIDE, PART_UPDATE, Resolution
@@ -311,7 +310,7 @@ class Projector:
                 for project, name in waiting:
                     if not self._stopping.is_set():
                         catch_up(self.store, project, name)
-            except LedgerError:
-                # A database that is away comes back; the next round does what this one could not.
+            except Exception:
+                # A database or a schema that is away comes back; a thread that ended would leave every later event unprojected.
                 log.exception("projection behind")
 

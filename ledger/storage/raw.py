@@ -1,6 +1,7 @@
 """The journal's blocks as plain lists, for a reader that trusts nothing and folds nothing."""
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +9,7 @@ from sqlalchemy import Connection, select
 
 from ledger.domain.columns import Events
 from ledger.storage.encoding import decode
-from ledger.storage.journal import DECLARATIONS, NUMBERED, Block
+from ledger.storage.journal import DECLARATIONS, FETCHED_TOGETHER, NUMBERED, Block
 from ledger.storage.tables import journal
 
 STANDING_ALONE = ("checkpoints", "passes", "idles", "counters", "gaps")
@@ -17,6 +18,10 @@ STANDING_ALONE = ("checkpoints", "passes", "idles", "counters", "gaps")
 
 class Unreadable(Exception):
     """A block of the journal cannot be read."""
+
+    def __init__(self, first_entry: int, why: str) -> None:
+        super().__init__(why)
+        self.first_entry = first_entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +36,28 @@ class Content:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
 
-def content(connection: Connection, run_id: int, block: Block) -> Content:
-    """The content of a block. Raises: Unreadable."""
+def contents(connection: Connection, run_id: int, blocks: Sequence[Block]) -> Iterator[tuple[Block, Content]]:
+    """The content of each block. Raises: Unreadable."""
     c = journal.c
-    payload = connection.execute(select(c.payload).where(c.run_id == run_id, c.first_entry == block.first_entry)).scalar_one()
+    for begin in range(0, len(blocks), FETCHED_TOGETHER):
+        wanted = blocks[begin : begin + FETCHED_TOGETHER]
+        query = select(c.first_entry, c.payload).where(c.run_id == run_id, c.first_entry.in_([block.first_entry for block in wanted]))
+        payloads = {row.first_entry: row.payload for row in connection.execute(query)}
+        for block in wanted:
+            yield block, _content(block, payloads.pop(block.first_entry))
+
+
+def _content(block: Block, payload: bytes) -> Content:
     try:
         if block.kind in DECLARATIONS:
             return Content(json.loads(payload))
-        return _content(decode(block.kind, payload))
+        return _events(decode(block.kind, payload))
     except Exception as error:
         # Damaged bytes may raise anything on their way through the decoder.
-        raise Unreadable(f"{type(error).__name__}: {error}") from error
+        raise Unreadable(block.first_entry, f"{type(error).__name__}: {error}") from error
 
 
-def _content(events: Events) -> Content:
+def _events(events: Events) -> Content:
     return Content(
         None,
         events.rank.tolist(),
@@ -60,4 +73,4 @@ def plain(events: Events) -> list[dict[str, Any]]:
     try:
         return list(events.rows())
     except Exception as error:
-        raise Unreadable(f"{type(error).__name__}: {error}") from error
+        raise Unreadable(0, f"{type(error).__name__}: {error}") from error

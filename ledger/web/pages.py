@@ -1,21 +1,31 @@
 """The pages' addresses: runs, one run, the API's documentation."""
 
 import pathlib
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Protocol, cast
 
 from fastapi import APIRouter, FastAPI, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
+from fastapi.routing import APIRoute
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 
-from ledger.domain.errors import LedgerError, RunUnknown
+from ledger.domain.errors import LedgerError, ProjectionBehind
 from ledger.services import registration, reports
 from ledger.services.reports import Reports
-from ledger.web.views import run_view, runs_view
+from ledger.web.views import Shown, run_view, runs_view
 
 HERE = pathlib.Path(__file__).parent
-RUNS_A_PAGE = 100
+RUNS_A_PAGE = 25
+"""Each row of the list reads a report."""
+RATES_SHOWN = (("applied", "update"), ("preserved", "wall"))
+"""Work and time of the rates on the page of a run: how fast it trains, and how fast it comes to something that is kept."""
+LIST_WAIT_SECONDS = 0.5
 FINDINGS_SHOWN = 20
+STREAMS_SHOWN = 50
+CHECKPOINTS_READ = 1000
 REFRESH_SECONDS = 15
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -33,7 +43,34 @@ Quantity = Literal["valid_targets", "consumed_tokens", "input_slots", "samples",
 templates = Environment(
     loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+
+def _page(template: str, values: dict[str, Any], status: int = 200, **headers: str) -> HTMLResponse:
+    return HTMLResponse(templates.get_template(template).render(values), status, HEADERS | headers)
+
+
+class _PageRoute(APIRoute):
+    """Refuses people in a page, as the API refuses programs in a problem document."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def show(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except RequestValidationError:
+                return _page("refused.html", {"title": "There is no such page.", "detail": "The address is not of the form of one."}, 404)
+            except LedgerError as error:
+                after = getattr(error, "retry_after_seconds", None)
+                if after is None:
+                    return _page("refused.html", {"title": error.title, "detail": error.detail}, 404)
+                detail = f"Nothing is lost. Try again in {after} s."
+                return _page("refused.html", {"title": error.title, "detail": detail}, 503, **{"Retry-After": str(after)})
+
+        return show
+
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, route_class=_PageRoute)
 
 
 class _Running(Protocol):
@@ -44,31 +81,39 @@ def _reports_of(request: Request) -> Reports:
     return cast("_Running", request.app.state.running).reports
 
 
-def _page(template: str, values: dict[str, Any], status: int = 200) -> HTMLResponse:
-    return HTMLResponse(templates.get_template(template).render(values), status, HEADERS)
-
-
-def _refused(error: LedgerError) -> HTMLResponse:
-    return _page("refused.html", {"title": error.title, "detail": error.detail}, 404 if isinstance(error, RunUnknown) else 503)
+def _exposure_of(source: Reports, run: dict[str, Any]) -> dict[str, Any] | None:
+    """What a row of the list shows of a run; nothing while its report is not there."""
+    try:
+        return reports.exposure(source, run["project"], run["run"])
+    except ProjectionBehind:
+        return None
 
 
 @router.get("/")
 def runs_page(request: Request, cursor: Annotated[str | None, Query(max_length=512, pattern=CURSOR_PATTERN)] = None) -> Response:
     """All runs."""
-    return _page("runs.html", runs_view(registration.list_runs(_reports_of(request).store, None, cursor, RUNS_A_PAGE)))
+    source = replace(_reports_of(request), wait_seconds=LIST_WAIT_SECONDS)
+    page = registration.list_runs(source.store, None, cursor, RUNS_A_PAGE)
+    return _page("runs.html", runs_view(page, [_exposure_of(source, run) for run in page["items"]]))
 
 
-@router.get("/projects/{project}/runs/{run}")
+@router.get("/runs/{project}/{run}")
 def run_page(request: Request, project: Name, run: Name, quantity: Quantity = "valid_targets") -> Response:
-    """One run: its balance as a picture and in exact figures."""
+    """One run: its balance as a picture and in exact figures, the data, the objective, the checkpoints and what does not fit."""
     source = _reports_of(request)
-    try:
-        exposure = reports.exposure(source, project, run)
-        found = reports.findings(source, project, run, None, FINDINGS_SHOWN)["findings"]
-        described = registration.describe_run(source.store, project, run)
-    except LedgerError as error:
-        return _refused(error)
-    return _page("run.html", run_view(described, exposure, found, quantity) | {"refresh_seconds": REFRESH_SECONDS})
+    shown = Shown(
+        run=registration.describe_run(source.store, project, run),
+        exposure=reports.exposure(source, project, run),
+        coverage=reports.coverage(source, project, run, None, STREAMS_SHOWN),
+        objective=reports.objective(source, project, run),
+        checkpoints=reports.checkpoints(source, project, run, None, CHECKPOINTS_READ),
+        findings=reports.findings(source, project, run, None, FINDINGS_SHOWN)["findings"],
+        rates=[
+            reports.rates(source, project, run, quantity=quantity, work=work, time=[time], window="run", per="job")
+            for work, time in RATES_SHOWN
+        ],
+    )
+    return _page("run.html", run_view(shown, quantity) | {"refresh_seconds": REFRESH_SECONDS})
 
 
 @router.get("/docs")

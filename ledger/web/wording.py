@@ -1,7 +1,9 @@
 """Figures and sentences of a report as people read them; pages and the command line say the same."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from ledger.domain.exposure import BUCKETS
 
 Json = Mapping[str, Any]
 UNKNOWN = "unknown"
@@ -37,20 +39,47 @@ def share(value: int | None, whole: int | None) -> str:
     return "<0.1 %" if 0 < percent < LEAST_SHOWN_PERCENT else f"{percent:.1f} %"
 
 
+def moment(text: str | None) -> str:
+    """A moment to the second, in UTC as reports give it.
+
+    >>> moment("2026-11-29T12:00:01.123456Z"), moment(None)
+    ('2026-11-29 12:00:01 UTC', '')
+    """
+    return "" if text is None else f"{text[:19].replace('T', ' ')} UTC"
+
+
+def counted(count: int, singular: str, plural: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "update was", "updates were"), counted(2000, "update was", "updates were")
+    ('1 update was', '2,000 updates were')
+    """
+    return f"{count:,} {singular if count == 1 else plural}"
+
+
 def trajectory_sentence(exposure: Json) -> str:
     """The trajectory."""
-    parts = [_stretch(segment) for segment in exposure["trajectory"]]
-    if not parts:
+    if not exposure["trajectory"]:
         return "Nothing lies on the trajectory yet."
+    nothing = exposure["updates"]["attempted"] == 0
+    parts = [stretch_words(segment, nothing) for segment in exposure["trajectory"]]
+    parts = [f"{segment['attempt']} ({words})" for segment, words in zip(exposure["trajectory"], parts, strict=True)]
     head = exposure["as_of"].get("head")
     return f"The trajectory is {', then '.join(parts)}" + (f"; the head is {head}." if head else ".")
 
 
-def _stretch(segment: Json) -> str:
-    first, last = segment["after"], segment["through"]
-    if last is None or (first is not None and last <= first):
-        return f"{segment['attempt']} (no update yet)"
-    return f"{segment['attempt']} (updates {(first or 0) + 1:,} to {last:,})"
+def stretch_words(segment: Json, nothing: bool = False) -> str:
+    """A stretch of the trajectory in update numbers; trainers count from 0 or from 1, so the first stretch has no first number.
+
+    >>> stretch_words({"after": 0, "through": 4}), stretch_words({"after": 4, "through": 7}), stretch_words({"after": 4, "through": 4})
+    ('up to update 4', 'updates 5 to 7', 'no update yet')
+    """
+    after, through = segment["after"], segment["through"]
+    if through is None or nothing or (after and through <= after):
+        return "no update yet"
+    if not after:
+        return f"up to update {through:,}"
+    return f"update {through:,}" if through == after + 1 else f"updates {after + 1:,} to {through:,}"
 
 
 def checkpoint_sentence(exposure: Json) -> str:
@@ -58,7 +87,8 @@ def checkpoint_sentence(exposure: Json) -> str:
     accepted = exposure["accepted_checkpoint"]
     if accepted is None:
         return "No checkpoint on it has been accepted, so nothing is preserved yet."
-    return f"Preserved up to update {accepted['update']:,} by checkpoint {accepted['checkpoint']} of {accepted['attempt']}."
+    place = f"checkpoint {accepted['checkpoint']} of {accepted['attempt']}"
+    return f"What was applied on it up to update {accepted['update']:,} is preserved, by {place}."
 
 
 def updates_sentence(exposure: Json) -> str:
@@ -66,8 +96,10 @@ def updates_sentence(exposure: Json) -> str:
     updates = exposure["updates"]
     parts = [f"{updates['applied']:,} applied", f"{updates['skipped']:,} skipped"]
     parts += [f"{updates[name]:,} {name}" for name in ("abandoned", "held") if updates[name]]
-    redone = f" {updates['recomputed']:,} redid a number that had been attempted before." if updates["recomputed"] else ""
-    return f"{updates['attempted']:,} updates were attempted: {', '.join(parts)}.{redone}"
+    if not updates["attempted"]:
+        return "No update has been attempted yet."
+    redone = f" {updates['recomputed']:,} of them redid a number that had been attempted before." if updates["recomputed"] else ""
+    return f"{counted(updates['attempted'], 'update was', 'updates were')} attempted: {', '.join(parts)}.{redone}"
 
 
 def completeness_sentence(exposure: Json) -> str:
@@ -75,7 +107,7 @@ def completeness_sentence(exposure: Json) -> str:
     as_of = exposure["as_of"]
     through = as_of.get("complete_through_update")
     complete = "" if through is None else f"; every shard has reported up to update {through:,}"
-    return f"As of entry {as_of['events']:,} of the journal, {as_of['at']}{complete}."
+    return f"As of entry {as_of['events']:,} of the journal, {moment(as_of['at'])}{complete}."
 
 
 def sentences(exposure: Json) -> tuple[str, ...]:
@@ -86,6 +118,25 @@ def sentences(exposure: Json) -> tuple[str, ...]:
         updates_sentence(exposure),
         completeness_sentence(exposure),
     )
+
+
+def balance_sentence(balance: Json) -> str:
+    """The balance as one equation.
+
+    >>> terms = {"preserved": 7, "pending": 0, "lost_to_restart": 2, "skipped": 0, "dropped": 0}
+    >>> balance_sentence({"unit": "targets", "attempted": 9, **terms})
+    '9 targets attempted = 7 preserved + 0 pending + 2 lost to restart + 0 skipped + 0 dropped'
+    """
+    if balance["attempted"] is None:
+        at_least = figure((balance.get("known") or {}).get("attempted"))
+        return f"How many {balance['unit']} were attempted is unknown; what is known adds up to {at_least}, a lower bound."
+    terms = " + ".join(f"{figure(balance[term], (balance.get('known') or {}).get(term))} {term.replace('_', ' ')}" for term in BUCKETS)
+    return f"{balance['attempted']:,} {balance['unit']} attempted = {terms}"
+
+
+def width(spans: Sequence[Sequence[int]]) -> int:
+    """How much half-open ranges hold."""
+    return sum(stop - start for start, stop in spans)
 
 
 def finding_place(finding: Json) -> str:

@@ -1,86 +1,26 @@
-"""A server that is killed again and again loses nothing that it acknowledged and counts nothing twice."""
+"""A service that is killed again and again loses nothing that it acknowledged and counts nothing twice."""
 
+import http.client
 import json
-import os
 import queue
 import random
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
-import pytest
+from server import LedgerServer
 
 BATCH_COUNT = 1000
 KILL_COUNT = 10
 RANK_COUNT = 4
-THREAD_COUNT = 6
+THREAD_COUNT = 4
 UPDATES_A_BATCH = 4
-START_SECONDS = 60.0
-PATH = "/v1/projects/acceptance/runs/killed"
-LAYOUT = {"dp": RANK_COUNT, "tp": 1, "pp": 1, "cp": 1, "order": "tp-cp-dp-pp", "cp_counts": "shard"}
-
-
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Server:
-    """A real server process that can be killed and started again on the same database and port."""
-
-    def __init__(self, database_url: str, log: Path) -> None:
-        self.port, self.database_url, self.log = free_port(), database_url, log
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def command(self, *words: str) -> list[str]:
-        """The ledger's command line, in this environment's interpreter."""
-        return [sys.executable, "-m", "ledger.cli", *words]
-
-    def environment(self) -> dict[str, str]:
-        """The settings of the server, as variables."""
-        return {**os.environ, "LEDGER_DATABASE_URL": self.database_url}
-
-    def upgrade(self) -> None:
-        """Bring the database to the current schema."""
-        subprocess.run(self.command("db", "upgrade"), env=self.environment(), check=True, capture_output=True)
-
-    def start(self) -> None:
-        """Start and wait until it is ready."""
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                self.command("serve", "--port", str(self.port)),
-                env=self.environment(),
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            assert self.process.poll() is None, self.log.read_text(errors="replace")[-3000:]
-            try:
-                if httpx.get(self.url + "/readyz", timeout=2).status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            time.sleep(0.05)
-        raise AssertionError("the server did not become ready: " + self.log.read_text(errors="replace")[-3000:])
-
-    def kill(self) -> None:
-        """Kill the process and its children at once, without a chance to finish anything."""
-        if self.process is not None and self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+WAIT_SECONDS = 120
+RUN = "/v1/projects/acceptance/runs/killed"
 
 
 def targets_of(rank: int, update: int) -> int:
@@ -100,139 +40,119 @@ def batch(number: int) -> dict[str, Any]:
 class Senders:
     """Threads that post batches until all are acknowledged, and now and then post an acknowledged one again."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.waiting: queue.Queue[int] = queue.Queue()
+    def __init__(self, server: LedgerServer) -> None:
+        self.server = server
         order = list(range(BATCH_COUNT))
         random.Random(7).shuffle(order)
+        self.waiting: queue.Queue[int] = queue.Queue()
         for number in order:
             self.waiting.put(number)
         self.acknowledged: set[int] = set()
-        self.lock = threading.Lock()
         self.refused: list[str] = []
+        self.unanswered = 0
+        self.lock = threading.Lock()
         self.stopping = threading.Event()
         self.threads = [threading.Thread(target=self.send, args=(index,)) for index in range(THREAD_COUNT)]
 
-    def send(self, index: int) -> None:
-        """Post until nothing waits."""
-        rng = random.Random(index)
-        with httpx.Client(base_url=self.url, timeout=20) as client:
-            while not self.stopping.is_set() and len(self.acknowledged) < BATCH_COUNT:
-                try:
-                    number = self.waiting.get(timeout=0.1)
-                except queue.Empty:
-                    continue
-                if not self.post(client, number):
-                    self.waiting.put(number)
-                    time.sleep(0.05)
-                elif rng.random() < 0.1:
-                    with self.lock:
-                        again = rng.choice(sorted(self.acknowledged))
-                    self.post(client, again)
+    def __enter__(self) -> "Senders":
+        for thread in self.threads:
+            thread.start()
+        return self
 
-    def post(self, client: httpx.Client, number: int) -> bool:
+    def __exit__(self, *_: object) -> None:
+        self.stopping.set()
+        for thread in self.threads:
+            thread.join()
+
+    def send(self, index: int) -> None:
+        """Post until everything is acknowledged."""
+        rng = random.Random(index)
+        while not self.stopping.is_set() and len(self.acknowledged) < BATCH_COUNT:
+            try:
+                number = self.waiting.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if not self.post(number):
+                self.waiting.put(number)
+                time.sleep(0.02)
+            elif rng.random() < 0.1:
+                with self.lock:
+                    again = rng.choice(sorted(self.acknowledged))
+                self.post(again)
+
+    def post(self, number: int) -> bool:
         """Post a batch; true where it was acknowledged."""
         try:
-            reply = client.post(f"{PATH}/attempts/a1/events", json=batch(number))
-        except httpx.TransportError:
+            answer = self.server.call("POST", f"{RUN}/attempts/a1/events", batch(number))
+        except urllib.error.HTTPError as error:
+            if error.code != 503:
+                self.refuse(f"{error.code} {error.read()[:300]!r}")
             return False
-        if reply.status_code == 503:
+        except (OSError, http.client.HTTPException):
+            with self.lock:
+                self.unanswered += 1
             return False
-        answer = reply.json() if reply.status_code == 200 else {"rejected": [reply.text]}
         if answer["rejected"] or answer["accepted"] + answer["duplicates"] != UPDATES_A_BATCH:
-            self.refused.append(f"{reply.status_code} {reply.text[:300]}")
-            self.stopping.set()
+            self.refuse(str(answer))
             return False
         with self.lock:
             self.acknowledged.add(number)
         return True
 
+    def refuse(self, what: str) -> None:
+        """Note an answer that there must not be, and stop."""
+        self.refused.append(what)
+        self.stopping.set()
 
-def journalled(client: httpx.Client) -> Counter[tuple[int, int]]:
+    def wait_for(self, count: int) -> None:
+        """Wait until so many batches are acknowledged."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while len(self.acknowledged) < count:
+            assert not self.refused, self.refused
+            assert time.monotonic() < deadline, f"{len(self.acknowledged)} of {count} batches acknowledged in time"
+            time.sleep(0.005)
+
+
+def journalled(server: LedgerServer) -> Counter[tuple[int, int]]:
     """How often each event of the run, as (rank, seq), stands in the raw log."""
     found: Counter[tuple[int, int]] = Counter()
-    with client.stream("GET", f"{PATH}/events", timeout=60) as reply:
-        assert reply.status_code == 200
-        for line in reply.iter_lines():
-            entry = json.loads(line) if line else {}
+    with urllib.request.urlopen(f"{server.url}{RUN}/events", timeout=60) as answer:
+        for line in answer:
+            entry = json.loads(line)
             if entry.get("kind") == "updates":
                 found[entry["rank"], entry["seq"]] += 1
     return found
 
 
-def events_of(numbers: set[int]) -> set[tuple[int, int]]:
-    """The events of these batches."""
-    found = set()
-    for number in numbers:
-        entry = batch(number)["ranks"][0]
-        found |= {(entry["rank"], seq) for seq in entry["updates"]["seq"]}
-    return found
-
-
-def check_nothing_missing(url: str, acknowledged: set[int]) -> None:
+def assert_kept(server: LedgerServer, acknowledged: set[int]) -> None:
     """Everything acknowledged stands in the raw log, and nothing twice."""
-    with httpx.Client(base_url=url, timeout=60) as client:
-        found = journalled(client)
-    assert not events_of(acknowledged) - set(found), "acknowledged events are missing"
+    found = journalled(server)
+    entries = [batch(number)["ranks"][0] for number in acknowledged]
+    missing = {(entry["rank"], seq) for entry in entries for seq in entry["updates"]["seq"]} - set(found)
+    assert not missing, f"{len(missing)} acknowledged events are missing"
     assert not [event for event, times in found.items() if times > 1], "events stand twice"
 
 
-def check_totals(url: str) -> None:
-    """The report of everything is exact."""
+def test_nothing_acknowledged_is_lost_and_nothing_counts_twice(database_url: str, tmp_path: Path) -> None:
     last = BATCH_COUNT // RANK_COUNT * UPDATES_A_BATCH
     right = sum(targets_of(rank, update) for rank in range(RANK_COUNT) for update in range(1, last + 1))
-    report = httpx.get(f"{url}{PATH}/exposure", timeout=60).json()
-    assert report["balance"]["valid_targets"]["attempted"] == right
-    assert report["balance"]["valid_targets"]["pending"] == right
+    with LedgerServer(database_url, tmp_path / "server.log") as server:
+        server.call("PUT", RUN, {"conventions": {}})
+        server.call("PUT", f"{RUN}/attempts/a1", {"resumed_from": None, "layout": {"dp": RANK_COUNT}})
+        with Senders(server) as senders:
+            for kill in range(1, KILL_COUNT + 1):
+                senders.wait_for(BATCH_COUNT * kill // (KILL_COUNT + 1))
+                server.kill()
+                with senders.lock:
+                    acknowledged = set(senders.acknowledged)
+                server.start()
+                assert_kept(server, acknowledged)
+            senders.wait_for(BATCH_COUNT)
+        assert senders.unanswered >= KILL_COUNT, "the service was killed while nobody was posting"
+        assert_kept(server, senders.acknowledged)
+        report = server.call("GET", f"{RUN}/exposure")
+        events = server.call("GET", RUN)["events"]
+    assert report["balance"]["valid_targets"]["attempted"] == report["balance"]["valid_targets"]["pending"] == right
     assert report["updates"]["attempted"] == report["updates"]["applied"] == last
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where the killed server keeps its ledger."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'ledger.db'}"
-    return str(request.getfixturevalue("postgres_url"))
-
-
-@pytest.fixture
-def server(database_url: str, tmp_path: Path) -> Iterator[Server]:
-    """A running server, killed at the end."""
-    running = Server(database_url, tmp_path / "server.log")
-    running.upgrade()
-    running.start()
-    yield running
-    running.kill()
-
-
-def test_nothing_acknowledged_is_lost_and_nothing_counts_twice(server: Server) -> None:
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        client.put(PATH, json={"conventions": {}}).raise_for_status()
-        client.put(f"{PATH}/attempts/a1", json={"resumed_from": None, "layout": LAYOUT}).raise_for_status()
-    senders = Senders(server.url)
-    for thread in senders.threads:
-        thread.start()
-    try:
-        for kill in range(1, KILL_COUNT + 1):
-            wait_for(senders, BATCH_COUNT * kill // (KILL_COUNT + 1))
-            server.kill()
-            with senders.lock:
-                acknowledged = set(senders.acknowledged)
-            server.start()
-            check_nothing_missing(server.url, acknowledged)
-        wait_for(senders, BATCH_COUNT)
-    finally:
-        senders.stopping.set()
-        for thread in senders.threads:
-            thread.join()
-    check_nothing_missing(server.url, senders.acknowledged)
-    check_totals(server.url)
-
-
-def wait_for(senders: Senders, count: int) -> None:
-    """Wait until so many batches are acknowledged."""
-    deadline = time.monotonic() + 120
-    while len(senders.acknowledged) < count:
-        assert not senders.refused, senders.refused
-        assert time.monotonic() < deadline, f"{len(senders.acknowledged)} of {count} batches acknowledged in time"
-        time.sleep(0.005)
+    # The run and its attempt are entries too; whatever was sent again is not.
+    assert report["as_of"]["events"] == events == BATCH_COUNT * UPDATES_A_BATCH + 2

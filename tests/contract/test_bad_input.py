@@ -37,7 +37,14 @@ def without(path: str) -> dict[str, Any]:
     return body
 
 
+def with_checkpoint(**values: Any) -> dict[str, Any]:
+    """A batch of one started checkpoint with those values."""
+    row = {"seq": 1, "checkpoint": "c1", "state": "started", "update": 1} | values
+    return batch(0, checkpoints={name: [value] for name, value in row.items()})
+
+
 BLOCK = "/ranks/0/updates"
+SAVED = "/ranks/0/checkpoints"
 SEQ = f"{BLOCK}/seq/1"
 BAD_BATCHES: dict[str, tuple[Any, str]] = {
     "negative count": (changed(SEQ, -1), SEQ),
@@ -65,16 +72,41 @@ BAD_BATCHES: dict[str, tuple[Any, str]] = {
     "moment without offset": (changed(f"{BLOCK}/started_at/0", "2026-01-01T00:00:00"), f"{BLOCK}/started_at/0"),
     "number for a moment": (changed(f"{BLOCK}/started_at/0", 1767225600), f"{BLOCK}/started_at/0"),
     "short range": (changed(f"{BLOCK}/ranges/0", [["train", 0, 1]]), f"{BLOCK}/ranges/0/0/3"),
+    "range of another type": (changed(f"{BLOCK}/ranges/0", [["train", 0, 1.5, 2]]), f"{BLOCK}/ranges/0/0/2"),
+    "day that is none": (changed(f"{BLOCK}/started_at/0", "2026-02-30T00:00:00Z"), f"{BLOCK}/started_at/0"),
+    "words for a moment": (changed(f"{BLOCK}/started_at/0", "yesterday"), f"{BLOCK}/started_at/0"),
+    "moment before 1970": (changed(f"{BLOCK}/started_at/0", "1969-12-31T23:59:59Z"), f"{BLOCK}/started_at/0"),
+    "moment that has no UTC": (changed(f"{BLOCK}/started_at/0", "9999-12-31T23:59:59-23:59"), f"{BLOCK}/started_at/0"),
+    "duration beyond an age": (changed(f"{BLOCK}/seconds/1", 1e12), f"{BLOCK}/seconds/1"),
+    "rank beyond bounds": (changed("/ranks/0/rank", 2**20), "/ranks/0/rank"),
+    "long writer": (changed("/ranks/0/writer", "x" * 129), "/ranks/0/writer"),
+    "empty writer": (changed("/ranks/0/writer", ""), "/ranks/0/writer"),
+    "NUL in the writer": (changed("/ranks/0/writer", "a\0b"), "/ranks/0/writer"),
+    "NUL in a name": (with_checkpoint(checkpoint="c\0"), f"{SAVED}/checkpoint/0"),
+    "NUL in a text": (with_checkpoint(uri="s3://\0"), f"{SAVED}/uri/0"),
+    "NUL in a stream": (changed(f"{BLOCK}/ranges/0", [["a\0", 0, 1, 2]]), f"{BLOCK}/ranges/0/0/0"),
+    "NUL in a position": (with_checkpoint(positions={"a\0": {"epoch": 0, "position": 0}}), f"{SAVED}/positions/0/a\0"),
+    "long text": (with_checkpoint(uri="x" * 4097), f"{SAVED}/uri/0"),
+    "empty name": (with_checkpoint(checkpoint=""), f"{SAVED}/checkpoint/0"),
+    "owner that is no slug": (with_checkpoint(attempt="-"), f"{SAVED}/attempt/0"),
+    "unknown state": (with_checkpoint(state="finished"), f"{SAVED}/state/0"),
     "no ranks": ({"ranks": []}, "/ranks"),
     "a list": ([], ""),
 }
-RAW_BODIES = {
+RAW_BODIES: dict[str, tuple[bytes, str | None]] = {
     "bare NaN for a count": (json.dumps(changed(SEQ, float("nan"))).encode(), SEQ),
     "bare NaN for a float": (json.dumps(changed(f"{BLOCK}/loss_sum/0", float("nan"))).encode(), f"{BLOCK}/loss_sum/0"),
     "a float beyond doubles": (json.dumps(GOOD).replace("50.0", "1e999").encode(), f"{BLOCK}/loss_sum/0"),
     "half a document": (b'{"ranks": [', ""),
     "nothing": (b"", ""),
     "not UTF-8": (b"\xff\xfe{}", ""),
+    "a lone surrogate in a value": (json.dumps(with_checkpoint(uri="\ud800")).encode(), ""),
+    "a key twice": (json.dumps(GOOD).replace('"seq"', '"update": [7, 7], "seq"').encode(), ""),
+    "a key twice outside": (b'{"ranks": [], ' + json.dumps(GOOD).encode()[1:], ""),
+    "two documents": (json.dumps(GOOD).encode() * 2, ""),
+    "UTF-16": (json.dumps(GOOD).encode("utf-16"), ""),
+    "an integer of a thousand digits": (json.dumps(GOOD).replace('"seq": [1', '"seq": [' + "9" * 1000).encode(), f"{BLOCK}/seq/0"),
+    "a nest in a value": (json.dumps(GOOD).replace('"seq": [1', '"seq": [' + "[" * 900 + "]" * 900).encode(), None),
     "a lone surrogate": (b'{"ranks": [{"rank": 0, "writer": "\\ud800"}]}', ""),
     "a deep nest": (b"[" * 4000, ""),
 }
@@ -97,6 +129,7 @@ def check(response: Any, status: int, code: str, pointer: str | None = None) -> 
     if pointer is not None:
         assert problem.get("pointer", "") == pointer
         assert problem["errors"][0]["pointer"] == pointer
+        assert problem["errors"][0]["rule"]
 
 
 def post_raw(service: TestClient, body: bytes, **headers: str) -> Any:
@@ -211,7 +244,7 @@ def test_another_ending_is_a_conflict(small: TestClient) -> None:
     check(small.patch(f"{RUN}/attempts/over", json={"ended": "completed"}), 409, "attempt_ended_differently")
 
 
-BAD_DECLARATIONS: dict[str, tuple[str, str, dict[str, Any], str]] = {
+BAD_DECLARATIONS: dict[str, tuple[str, str, Any, str]] = {
     "unknown field of a run": ("put", RUN, {"convention": {}}, "/convention"),
     "unknown convention": ("put", RUN, {"conventions": {"optimiser": "adam"}}, "/conventions/optimiser"),
     "convention of the wrong type": ("put", RUN, {"conventions": {"sequence_length": "long"}}, "/conventions/sequence_length"),
@@ -226,6 +259,22 @@ BAD_DECLARATIONS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "uneven shards": ("put", f"{RUN}/attempts/x", {"layout": {"shards": [0, 1], "dp_ranks": [0]}}, "/layout/dp_ranks"),
     "rank outside the layout": ("put", f"{RUN}/attempts/x", {"layout": {"dp": 2}, "rank": 2}, "/rank"),
     "resume without checkpoint": ("put", f"{RUN}/attempts/x", {"resumed_from": {"update": 3}}, "/resumed_from/checkpoint"),
+    "key twice": ("put", RUN, b'{"conventions": {}, "conventions": {"objective": "x"}}', ""),
+    "NUL in a convention": ("put", RUN, {"conventions": {"objective": "a\0"}}, "/conventions/objective"),
+    "long convention": ("put", RUN, {"conventions": {"objective": "x" * 4097}}, "/conventions/objective"),
+    "moment without offset": ("put", f"{RUN}/attempts/x", {"started_at": "2026-01-01T00:00:00"}, "/started_at"),
+    "number for a moment": ("put", f"{RUN}/attempts/x", {"started_at": 5}, "/started_at"),
+    "layout of a billion shards": ("put", f"{RUN}/attempts/x", {"layout": {"dp": 10**9}}, "/layout/dp"),
+    "resume from another thing": ("put", f"{RUN}/attempts/x", {"resumed_from": "c1"}, "/resumed_from"),
+    "resolution by nobody": ("post", f"{RUN}/attempts/a1/resolutions", {"update": 1, "rank": 0, "by": "", "why": "x"}, "/by"),
+    "both grounds": ("post", f"{RUN}/attempts/a1/resolutions", {"update": 1, "rank": 0, "outcome": "applied", "by": "k", "why": "x"}, ""),
+    "no object": ("put", RUN, [1], ""),
+    "long slug": ("put", f"/v1/projects/default/runs/{'x' * 129}", {}, "/run"),
+    "slug of other letters": ("put", "/v1/projects/default/runs/%C3%A9", {}, "/run"),
+    "slug with NUL": ("put", "/v1/projects/default/runs/a%00", {}, "/run"),
+    "slug with a line's end": ("put", "/v1/projects/default/runs/a%0A", {}, "/run"),
+    "slug of the attempt": ("put", f"{RUN}/attempts/.x", {}, "/attempt"),
+    "ending that has no UTC": ("patch", f"{RUN}/attempts/a1", {"ended": "crashed", "ended_at": "9999-12-31T23:59:59-23:59"}, "/ended_at"),
     "unknown ending": ("patch", f"{RUN}/attempts/a1", {"ended": "exploded"}, "/ended"),
     "empty change": ("patch", f"{RUN}/attempts/a1", {}, ""),
     "resolution without ground": ("post", f"{RUN}/attempts/a1/resolutions", {"update": 1, "by": "kim", "why": "x"}, ""),
@@ -237,7 +286,9 @@ BAD_DECLARATIONS: dict[str, tuple[str, str, dict[str, Any], str]] = {
 def test_a_bad_declaration_is_refused_at_its_pointer(small: TestClient, name: str) -> None:
     method, path, body, pointer = BAD_DECLARATIONS[name]
     before = journal(small)
-    check(small.request(method, path, json=body), 422, "invalid_request", pointer or None)
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = small.request(method, path, content=content, headers={"Content-Type": "application/json"})
+    check(response, 422, "invalid_request", pointer or None)
     assert journal(small) == before
     assert all(item["attempt"] != "x" for item in small.get(RUN).json()["attempts"])
 
@@ -247,6 +298,20 @@ def test_a_bad_declaration_is_refused_at_its_pointer(small: TestClient, name: st
     [
         ("updates?limit=0", "/limit"),
         ("updates?points=0", "/points"),
+        ("updates?points=10001", "/points"),
+        ("updates?points=99999999999999999999999", "/points"),
+        ("updates?cursor=AAAA", "/cursor"),
+        ("updates?cursor=%00", "/cursor"),
+        ("updates?cursor=" + "x" * 9000, "/cursor"),
+        ("coverage?cursor=WyJ0cmFpbiIsIDBd", "/cursor"),
+        ("checkpoints?cursor=%C3%A9", "/cursor"),
+        ("findings?kind=nonsense", "/kind"),
+        ("findings?kind=%00", "/kind"),
+        ("exposure?head=-", "/head"),
+        ("checkpoints/c1/exposure?update=-1", "/update"),
+        ("rates?window=last:0s", "/window"),
+        ("rates?window=updates:5-1", "/window"),
+        ("rates?window=attempt:", "/window"),
         ("updates?limit=many", "/limit"),
         ("rates?quantity=tokens", "/quantity"),
         ("rates?time=lunch", "/time"),
@@ -263,6 +328,8 @@ def test_what_is_nowhere_and_what_takes_no_such_method_are_problems_too(small: T
     check(small.get("/v1/nothing"), 404, "not_found")
     check(small.delete(RUN), 405, "method_not_allowed")
     check(small.get(f"{RUN}/events", headers={"Accept": "text/html"}), 406, "not_acceptable")
+    check(small.request("BREW", "/healthz"), 405, "method_not_allowed")
+    check(small.get("/v1/projects//runs/demo"), 404, "not_found")
 
 
 def test_one_bad_event_never_blocks_the_others(small: TestClient) -> None:

@@ -1,6 +1,7 @@
 """The description is true: it has every call, and every answer is of the model that it declares."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow.parquet
@@ -12,6 +13,8 @@ from ledger.api import problems, refusals
 from ledger.api.schemas import answers
 from ledger.domain import errors
 from ledger.domain.errors import LedgerError
+from ledger.domain.events import KINDS
+from tests.contract.snapshot import KEPT, described, text_of
 from worked_example import RUN, attempt
 
 AT = "/v1/projects/{project}/runs/{run}"
@@ -161,3 +164,63 @@ def test_health(client: TestClient) -> None:
 def test_a_request_keeps_the_id_that_it_came_with(client: TestClient) -> None:
     assert client.get("/healthz", headers={"X-Request-Id": "abc-1"}).headers["x-request-id"] == "abc-1"
     assert client.get("/healthz", headers={"X-Request-Id": "a b\x01"}).headers["x-request-id"] != "a b\x01"
+
+
+def test_the_interface_changes_only_on_purpose() -> None:
+    kept = json.loads(KEPT.read_text())
+    found = json.loads(text_of(described()))
+    differing = sorted(
+        f"{part}: {name}"
+        for part, now, then in (
+            ("path", found["paths"], kept["paths"]),
+            ("schema", found["components"]["schemas"], kept["components"]["schemas"]),
+        )
+        for name in now.keys() | then.keys()
+        if now.get(name) != then.get(name)
+    )
+    assert differing == [], "if this is meant, run `python -m tests.contract.snapshot`"
+    assert found == kept
+
+
+def _fields(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for name, schema in document["components"]["schemas"].items():
+        for field, described_ in schema.get("properties", {}).items():
+            yield name, field, described_
+
+
+def _parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield schema
+    for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        for part in schema.get(key, []):
+            yield from _parts(part)
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            yield from _parts(schema[key])
+
+
+def test_every_integer_says_its_bounds(document: dict[str, Any]) -> None:
+    unbounded = [
+        f"{name}.{field}"
+        for name, field, schema in _fields(document)
+        for part in _parts(schema)
+        if part.get("type") == "integer" and not {"minimum", "exclusiveMinimum"} & part.keys()
+    ]
+    assert unbounded == []
+
+
+def test_every_field_of_a_body_is_described(document: dict[str, Any]) -> None:
+    taken = {"RunDeclaration", "AttemptDeclaration", "AttemptChange", "Resolution", "EventBatch"}
+    taken |= {"Conventions", "LayoutDeclaration", "Problem"}
+    taken |= {kind.capitalize() for kind in KINDS}
+    assert [f"{name}.{field}" for name, field, schema in _fields(document) if name in taken and not schema.get("description")] == []
+
+
+def test_every_measure_says_its_unit(document: dict[str, Any]) -> None:
+    columns = {(kind.name.capitalize(), column.name): column.unit for kind in KINDS.values() for column in kind.columns if column.unit}
+    found = {(name, field): schema.get("description", "") for name, field, schema in _fields(document)}
+    assert [place for place, unit in columns.items() if not found[place].endswith(f"in {unit}")] == []
+
+
+def test_every_field_of_an_answer_is_described(document: dict[str, Any]) -> None:
+    answered = {name for name, item in vars(answers).items() if isinstance(item, type) and issubclass(item, BaseModel)}
+    assert [f"{name}.{field}" for name, field, schema in _fields(document) if name in answered and not schema.get("description")] == []

@@ -153,7 +153,9 @@ def complete_through(lineage: Lineage, work: list[Group]) -> int | None:
     """The number before the first that is missing or lacks a shard on the trajectory; work from scratch begins where it begins."""
     if not lineage.path:
         return None
+    limits = {step.attempt: step.limit for step in lineage.path}
     own = [group for group in work if group.attempted and on_trajectory(lineage, group) is not None]
+    own = [group for group in own if (limit := limits[group.attempt]) is None or group.update <= limit.update]
     lacking = {group.update for group in own if group.incomplete}
     whole = {group.update for group in own} - lacking
     root = lineage.path[0]
@@ -193,6 +195,7 @@ def findings(
 
     ended = {ending.attempt for ending in facts.endings}
     updates = [group for group in groups if group.attempted]
+    settled = [group for group in updates if not (group.incomplete or group.mismatched or group.conflict)]
     for group in updates:
         if group.mismatched:
             note("replica_mismatch", *group.key)
@@ -202,8 +205,8 @@ def findings(
             note("missing_rank", *group.key)
         if not group.incomplete and "valid_targets" not in group.unknown and group.known["valid_targets"] == 0:
             note("zero_target_update", *group.key)
-        for quantity in group.lacking if not group.incomplete else ():
-            if any(other.attempt == group.attempt and quantity not in other.unknown for other in updates):
+        for quantity in group.lacking if group in settled else ():
+            if any(other.attempt == group.attempt and quantity not in other.unknown for other in settled):
                 note("missing_count", *group.key)
     for attempt in lineage.conflicted:
         note("resume_conflict", attempt)

@@ -56,7 +56,8 @@ def compare_balance(differences: Differences, quantity: str, entry: dict[str, An
     differences.same(f"balance.{quantity}.complete", entry["complete"], right["complete"])
     differences.same(f"balance.{quantity}.updates_unknown", entry["updates_unknown"], right["updates_unknown"])
     if "skipped" not in right["unknown"]:
-        differences.same(f"balance.{quantity}.skipped_by_reason", entry["skipped_by_reason"], right["skipped_by_reason"])
+        by_reason = {reason: count for reason, count in right["skipped_by_reason"].items() if count}
+        differences.same(f"balance.{quantity}.skipped_by_reason", entry["skipped_by_reason"], by_reason)
     known = {bucket: entry[bucket] if entry[bucket] is not None else entry["known"][bucket] for bucket in BUCKETS}
     differences.same(f"balance of {quantity}", sum(known[bucket] for bucket in BUCKETS[1:]), known["attempted"])
 

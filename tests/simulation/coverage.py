@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 from tests.simulation.groups import Group, Range
-from tests.simulation.lineage import Lineage, Save, Step, covers, on_trajectory, starts_after
+from tests.simulation.lineage import Lineage, Save, Step, covers, on_trajectory
 
 Span = tuple[int, int]
 
@@ -100,10 +100,9 @@ def drawn_before(lineage: Lineage, groups: list[Group], save: Save) -> list[Grou
         attempt, limit = origin.key[0], origin
 
 
-def furthest(ranges: list[Range], stream: str) -> tuple[int, int] | None:
-    """The furthest (epoch, position) of a stream that ranges reach."""
-    ends = [(epoch, stop) for name, epoch, _, stop in ranges if name == stream]
-    return max(ends) if ends else None
+def furthest(ranges: list[Range], stream: str, epoch: int) -> int:
+    """The furthest position of an epoch of a stream that ranges reach; its beginning where they reach none."""
+    return max((stop for name, number, _, stop in ranges if (name, number) == (stream, epoch)), default=0)
 
 
 def misplaced_saves(lineage: Lineage, groups: list[Group], earlier: list[Group]) -> set[tuple[str, str]]:
@@ -114,14 +113,16 @@ def misplaced_saves(lineage: Lineage, groups: list[Group], earlier: list[Group])
         if save.positions is None or save.key[0] not in steps:
             continue
         limit = steps[save.key[0]].limit
-        if limit is not None and save is not limit and starts_after(save, limit):
+        if limit is not None and save.update > limit.update:
             continue
         before = earlier + drawn_before(lineage, groups, save)
+        if any(group.incomplete and group.kind == "updates" for group in before):
+            continue
         for stream, position in save.positions.items():
-            drawn = furthest([r for group in before for r in group.ranges], stream)
-            passed = [r for group in before if group.kind == "passes" for r in group.ranges]
-            trained = furthest([r for group in before if group.outcome == "applied" for r in group.ranges] + passed, stream)
-            if drawn is not None and (position["epoch"], position["position"]) not in (drawn, trained):
+            drawn = [r for group in before for r in group.ranges]
+            trained = [r for group in before if group.outcome == "applied" or group.kind == "passes" for r in group.ranges]
+            cursors = [furthest(ranges, stream, position["epoch"]) for ranges in (drawn, trained)]
+            if any(r[0] == stream for r in drawn) and position["position"] not in cursors:
                 wrong.add(save.key[:2])
     return wrong
 
@@ -133,16 +134,22 @@ def misplaced_resumes(lineage: Lineage, groups: list[Group], fork: Save | None) 
 
 
 def starts_elsewhere(step: Step, source: Save, groups: list[Group]) -> bool:
-    """Whether the first range of a stream lies elsewhere than the checkpoint's position, or the end of a pass before it."""
+    """Whether the first range of a stream lies elsewhere than the checkpoint's position, or the end of a pass from there."""
+    own = [group for group in groups if group.attempt == step.attempt and group.kind in ("updates", "discards")]
     for stream, position in (source.positions or {}).items():
-        own = [group for group in groups if group.attempt == step.attempt and group.kind in ("updates", "discards")]
-        own = [group for group in own if any(r[0] == stream for r in group.ranges)]
-        if not own:
+        drawing = [group for group in own if any(r[0] == stream for r in group.ranges)]
+        if not drawing:
             continue
-        first = min(own, key=lambda group: (group.update, group.kind == "updates", group.retry))
-        passes = [g for g in groups if g.attempt == step.attempt and g.kind == "passes" and g.update <= first.update]
-        jumps = [(epoch, stop) for g in passes for name, epoch, _, stop in g.ranges if name == stream]
-        expected = max(jumps) if jumps else (position["epoch"], position["position"])
-        if min((epoch, start) for name, epoch, start, _ in first.ranges if name == stream) != expected:
+        number = min(group.update for group in drawing)
+        if any(group.kind == "updates" and group.outcome == "held" and group.incomplete and group.update <= number for group in own):
+            continue
+        epoch, found = min((r[1], r[2]) for group in drawing if group.update == number for r in group.ranges if r[0] == stream)
+        if epoch < position["epoch"]:
+            continue
+        expected = position["position"] if epoch == position["epoch"] else 0
+        jumps = [r for g in groups if g.kind == "passes" and g.attempt == step.attempt and g.update <= number for r in g.ranges]
+        for _, _, start, stop in sorted(r for r in jumps if r[:2] == (stream, epoch)):
+            expected = stop if start <= expected < stop else expected
+        if found != expected:
             return True
     return False

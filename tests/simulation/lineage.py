@@ -170,7 +170,7 @@ def find_source(
     if update is None:
         return None
     for candidate in [owner] if owner is not None else list(reversed(older)):
-        if candidate in order and update in held_numbers.get(candidate, set()):
+        if candidate in order and (owner is not None or update in held_numbers.get(candidate, set())):
             key = (candidate, resumed_from["checkpoint"], update)
             saves[key] = Save(key, declared_on_resume=True)
             return saves[key]
@@ -257,7 +257,7 @@ def choose_accepted(lineage: Lineage) -> None:
         for save in lineage.saves.values():
             if save.key[0] != step.attempt or not save.stands:
                 continue
-            if step.limit is not None and save is not step.limit and starts_after(save, step.limit):
+            if step.limit is not None and save.update > step.limit.update:
                 continue
             best = lineage.accepted
             if best is None or index > lineage.accepted_index or starts_after(save, best):

@@ -13,7 +13,8 @@ from ledger.config import Settings
 
 def settings(folder: Path, **more: Any) -> Settings:
     """Settings of a service that keeps its books in that folder and never makes a test wait."""
-    return Settings(database_url=f"sqlite:///{folder / 'ledger.db'}", metrics_cache_seconds=0, projection_interval_seconds=0.05, **more)
+    quick: dict[str, Any] = {"metrics_cache_seconds": 0, "projection_interval_seconds": 0.05}
+    return Settings(database_url=f"sqlite:///{folder / 'ledger.db'}", **(quick | more))
 
 
 @contextmanager

@@ -6,6 +6,8 @@
         update.applied()
 """
 
+from __future__ import annotations
+
 from .checkpoint import Checkpoint
 from .declaration import Conventions, Layout
 from .opening import start

@@ -1,26 +1,38 @@
 """What of a spool is still to be sent, in the order in which it was recorded.
 
 The same reading serves a living process (up to the mark of its spool) and what a dead one left behind. Of a dead process it also
-gives what was never an event yet: groups that were open when it died, and the numbers of events that had found no room.
+gives what was never an event yet: groups that were open when it died, and the numbers of events that had found no room or cannot be
+read any more.
 """
 
-import json
-import mmap
-from collections.abc import Iterator
-from typing import NamedTuple
+from __future__ import annotations
 
-from . import scratch
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
 from .control import ACKNOWLEDGED, LOST, Control
-from .records import ENDING, FILL, PENDING, UPDATE_ROW, Record, Row, body_with_ranges, event, last_group, record_at, update_row
-from .segment import HEADER_BYTES, index_of, name_of, read_header
-from .spool import Spool
-from .storage import Storage
+from .reading import behind_damage, ending, event, open_group, record_at, stream_names, update_row
+from .records import ENDING, FILL, PENDING, UPDATE_ROW
+from .scratch import is_scratch
+from .segment import HEADER_BYTES, first_seq_of, index_of, name_of
+from .spool import STREAMS
+
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Iterator
+
+    from .reading import Record
+    from .shapes import Event, Row, Storage
+    from .spool import Spool
+
+YIELD_EVENTS = 8
+"""After so many records the reader offers the interpreter to the training thread, which would else wait for 5 ms."""
 
 
 class Parcel(NamedTuple):
     """Some events in order, and the place in the spool behind them."""
 
-    events: list[tuple[str, Row]]
+    events: list[Event]
     ending: Row | None
     segment: int
     offset: int
@@ -28,37 +40,43 @@ class Parcel(NamedTuple):
 
 
 class Backlog:
-    """The reader's side of a spool: of a living one if `spool` is given, else of one that a process left."""
+    """The reader's side of a spool: of a living one if `spool` is given, else of one that a process left.
 
-    def __init__(self, storage: Storage, spool: Spool | None = None) -> None:
+    Raises: OtherFormat where another version of the client wrote it.
+    """
+
+    def __init__(self, storage: Storage, spool: Spool | None = None, *, writable: bool = True) -> None:
         self._storage = storage
         self._spool = spool
-        self._control = spool.control if spool is not None else Control(storage)
+        self._control = spool.control if spool is not None else Control(storage, writable)
         self._mapped: tuple[int, mmap.mmap] | None = None
-        self._tail: list[tuple[str, Row]] = []
+        self._tail: list[Event] = []
         self._fills: dict[int, Record] = {}
-        self._segments = [1] if spool is not None else self._existing()
+        self._names = [] if spool is not None else stream_names(storage.open(STREAMS))
+        self._segments = {1: 1} if spool is not None else self._existing()
         place = self._control.read(ACKNOWLEDGED)
-        self._segment, self._offset = place or (self._segments[0] if self._segments else 1, HEADER_BYTES)
+        self._segment, self._offset = place or (min(self._segments, default=1), HEADER_BYTES)
         if spool is None:
             self._survey()
 
     def take(self, limit: int) -> Parcel:
         """The next events that may be sent, at most that many."""
-        events: list[tuple[str, Row]] = []
+        events: list[Event] = []
         segment, offset = self._segment, self._offset
-        for record, at_segment, at_offset in self._walk():
+        for number, (record, at_segment, at_offset) in enumerate(self._walk()):
+            if number % YIELD_EVENTS == YIELD_EVENTS - 1:
+                time.sleep(0)
             if record.flags & FILL:
                 pass
             elif record.kind == ENDING:
                 if not events:
-                    return Parcel([], json.loads(record.body), at_segment, at_offset, 0)
+                    return Parcel([], ending(record), at_segment, at_offset, 0)
                 break
             else:
                 content = self._content(record)
                 if content is None or len(events) == limit:
                     break
-                events.append(event(content))
+                events.append(event(content, self._names if self._spool is None else list(self._spool.stream_numbers)))
             segment, offset = at_segment, at_offset
         else:
             if not events and self._tail:
@@ -82,7 +100,7 @@ class Backlog:
         """Whether everything has been acknowledged."""
         if self._spool is not None:
             mark = self._spool.mark
-            return (self._segment, self._offset) == (mark.segment, mark.tail) and not self._spool.awaited and self._spool.lost is None
+            return (self._segment, self._offset) == (mark[0], mark[2]) and not self._spool.awaited and self._spool.lost is None
         return not self._tail and next(self._walk(), None) is None
 
     def count(self) -> int:
@@ -102,15 +120,22 @@ class Backlog:
         return None if record.flags & PENDING else record
 
     def _walk(self) -> Iterator[tuple[Record, int, int]]:
-        """All records from the acknowledged place on, each with the place behind it."""
+        """All records from the acknowledged place on, each with the place behind it. What is damaged is passed over."""
         segment, offset = self._segment, self._offset
         mark = self._spool.claim() if self._spool is not None else None
+        last = mark[0] if mark is not None else max(self._segments, default=0)
         while True:
             area = self._area(segment)
-            last = mark.segment if mark is not None else self._segments[-1] if self._segments else 0
             if area is not None:
-                stop = mark.tail if mark is not None and segment == mark.segment else len(area)
-                while (found := record_at(area, offset, stop)) is not None:
+                stop = mark[2] if mark is not None and segment == mark[0] else len(area)
+                while True:
+                    found = record_at(area, offset, stop)
+                    if found is None:
+                        beyond = behind_damage(area, offset, stop)
+                        if beyond is None:
+                            break
+                        offset = beyond
+                        continue
                     record, offset = found
                     yield record, segment, offset
             if segment >= last:
@@ -118,47 +143,63 @@ class Backlog:
             segment, offset = segment + 1, HEADER_BYTES
 
     def _area(self, index: int) -> mmap.mmap | None:
+        if self._spool is None and index not in self._segments:
+            return None
         if self._mapped is None or self._mapped[0] != index:
-            area = self._storage.open(name_of(index))
+            mark = self._spool.mark if self._spool is not None else None
+            # The newest segment of a living process is in its hands, even if somebody has deleted the file.
+            area = mark[1] if mark is not None and mark[0] == index else self._storage.open(name_of(index))
             if area is None:
                 return None
             self._mapped = (index, area)
         return self._mapped[1]
 
-    def _existing(self) -> list[int]:
-        indexes = []
+    def _existing(self) -> dict[int, int]:
+        """The segments that have begun to exist, each with the first seq that can lie in it."""
+        found = {}
         for name in self._storage.names():
             index = index_of(name)
             area = self._storage.open(name) if index is not None else None
-            if index is not None and area is not None and read_header(area) is not None:
-                indexes.append(index)
-        return indexes
+            if index is not None and area is not None and (first := first_seq_of(area)) is not None:
+                found[index] = first
+        return found
 
     def _survey(self) -> None:
-        """Look through what a dead process left: replaced contents, open groups, events that had found no room."""
-        newest_seq = 0
-        closed_groups = set()
-        if self._segments:
-            area = self._area(self._segments[-1])
-            header = read_header(area) if area is not None else None
-            newest_seq = header.first_seq - 1 if header is not None else 0
+        """Look through what a dead process left: replaced contents, open groups, events that are not there."""
         start = self._segment, self._offset
         # Also what is acknowledged: a group is closed by an event that the server has, and the scratch may still hold it.
-        self._segment, self._offset = self._segments[0] if self._segments else 1, HEADER_BYTES
-        for record, _, _ in self._walk():
-            newest_seq = max(newest_seq, record.seq)
+        first_segment = min(self._segments, default=1)
+        self._segment, self._offset = first_segment, HEADER_BYTES
+        newest_seq = self._segments.get(first_segment, 1) - 1
+        closed_groups, holes, told = set(), [], []
+        for record, segment, _ in self._walk():
+            begun = self._segments[segment]
+            if record.seq > newest_seq and record.kind != ENDING:
+                if record.seq > newest_seq + 1:
+                    holes.append((newest_seq + 1, record.seq - 1))
+                newest_seq = record.seq
+            newest_seq = max(newest_seq, begun - 1)
             if record.kind == UPDATE_ROW:
                 closed_groups.add(record.group)
+            elif (row := event(record, ()) if record.kind != ENDING else None) and row[0] == "gaps":
+                told.append((row[1]["first"], row[1]["last"]))
             if record.flags & FILL:
                 self._fills[record.seq] = record
         self._segment, self._offset = start
+        last = self._segments.get(max(self._segments, default=0), 1) - 1
+        if last > newest_seq:
+            holes.append((newest_seq + 1, last))
+            newest_seq = last
+        losses = [(*hole, "spool_damaged") for hole in holes if hole not in told]
         lost = self._control.read(LOST)
         if lost is not None and lost[1] > newest_seq:
-            newest_seq = lost[1] + 1
-            self._tail.append(("gaps", {"seq": newest_seq, "first": lost[0], "last": lost[1], "reason": "spool_full"}))
-        groups = [last_group(area) for name in self._storage.names() if (area := scratch.opened(self._storage, name))]
-        for record, ranges, count in sorted((group for group in groups if group is not None), key=lambda group: group[0].group):
-            if record.group not in closed_groups:
+            losses.append((*lost, "spool_full"))
+            newest_seq = lost[1]
+        for first, stop, reason in losses:
+            newest_seq += 1
+            self._tail.append(("gaps", {"seq": newest_seq, "first": first, "last": stop, "reason": reason}))
+        groups = [open_group(area) for name in self._storage.names() if is_scratch(name) and (area := self._storage.open(name)) is not None]
+        for group in sorted((group for group in groups if group is not None), key=lambda group: group.group):
+            if group.group not in closed_groups:
                 newest_seq += 1
-                body = body_with_ranges(record.body, ranges, count)
-                self._tail.append(("updates", update_row(record._replace(seq=newest_seq, body=body))))
+                self._tail.append(("updates", update_row(group._replace(seq=newest_seq), self._names)))

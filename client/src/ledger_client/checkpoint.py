@@ -1,10 +1,16 @@
 """One save of the training state, from its start to its acceptance or rejection."""
 
-import time
-from collections.abc import Mapping
+from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
+
+from .notices import Notices
 from .recorder import Recorder
-from .records import Row
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .shapes import Row
 
 
 def saved_state(checkpoint: object) -> Row | None:
@@ -55,6 +61,10 @@ class Checkpoint:
         """The save failed, or was found unusable; also after it had been accepted."""
         self._state("rejected", None)
 
+    def __reduce__(self) -> tuple[Callable[[str, int | None, str], Checkpoint], tuple[str, int | None, str]]:
+        """In another process the handle still names the save, and records nothing."""
+        return named_only, (self.name, self._update, self._recorder.attempt)
+
     def named(self) -> Row:
         """What names it elsewhere: in `resumed_from`, in a later attempt's rejection."""
         row: Row = {"checkpoint": self.name, "attempt": self._recorder.attempt}
@@ -65,6 +75,17 @@ class Checkpoint:
     def _state(self, state: str, uri: str | None) -> None:
         try:
             seconds = time.monotonic() - self._began
-            self._recorder.plain("checkpoints", {"checkpoint": self.name, "state": state, "uri": uri, "seconds": seconds})
+            row: Row = {"checkpoint": self.name, "state": state, "update": self._update, "uri": uri, "seconds": seconds}
+            recorder = self._recorder
+            while recorder.spool is None and recorder.successor is not None:
+                # The run was rolled back while the save went on: its end is told in the new attempt, and names the owner.
+                recorder = recorder.successor
+                row["attempt"] = self._recorder.attempt
+            recorder.plain("checkpoints", row)
         except Exception as error:  # a record call never raises into the training loop
             self._recorder.notices.say("checkpoint", "the state of a checkpoint could not be recorded: %r", error)
+
+
+def named_only(name: str, update: int | None, attempt: str) -> Checkpoint:
+    """A handle that names a save of an attempt and records nothing."""
+    return Checkpoint(Recorder(attempt, None, Notices()), name, update)

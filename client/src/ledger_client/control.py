@@ -4,11 +4,15 @@ Each fact has two places that are written in turn, with a rising number and a ch
 the older value to be read.
 """
 
+from __future__ import annotations
+
 import mmap
 import struct
 from zlib import crc32
 
-from .storage import Storage
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .shapes import Storage
 
 CONTROL_BYTES = mmap.PAGESIZE
 NAME = "control"
@@ -35,17 +39,21 @@ def read_pair(page: mmap.mmap, place: int) -> tuple[int, int, int]:
 class Control:
     """The page as its owner writes it."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._page = storage.open(NAME, writable=True) or storage.create(NAME, CONTROL_BYTES)
-        self._turns = {place: read_pair(self._page, place)[0] for place in (ACKNOWLEDGED, LOST)}
+    def __init__(self, storage: Storage, writable: bool = True) -> None:
+        page = storage.open(NAME, writable)
+        self._page = page if page is not None or not writable else storage.create(NAME, CONTROL_BYTES)
+        self._turns = {place: 0 if self._page is None else read_pair(self._page, place)[0] for place in (ACKNOWLEDGED, LOST)}
 
     def read(self, place: int) -> tuple[int, int] | None:
         """The newest value of a fact; None where there is none."""
+        if self._page is None:
+            return None
         turn, first, second = read_pair(self._page, place)
         return (first, second) if turn else None
 
     def write(self, place: int, first: int, second: int) -> None:
         """Put a fact in the place of its predecessor."""
+        assert self._page is not None
         turn = self._turns[place] = self._turns[place] + 1
         value = VALUE.pack(turn, first, second)
         begin = place + (turn % 2) * SLOT_BYTES

@@ -1,34 +1,22 @@
 """Numbers that the trainer hands over: integers at once, values on a device later, off the training thread.
 
-Reading a value from a device makes the host wait for all work queued before it. So the value is copied on the device, behind that
-work, and read by the sender's thread when the copy has been made.
+Reading a value from a device makes the host wait for all work queued before it. So a copy is queued behind that work, into host
+memory where the library can do that, and the sender's thread reads it when the copy has been made.
 """
+
+from __future__ import annotations
 
 import operator
 import sys
 from collections.abc import Callable
-from typing import Protocol, cast
 
-from .records import LOSS_KNOWN, MEANS_KNOWN, RANGES_KNOWN, UNKNOWN, Sums
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .shapes import CopyEvent
 
 LARGEST_COUNT = 2**53
-
-
-class OnDevice(Protocol):
-    """An array of one element."""
-
-    def item(self) -> object:
-        """The element, as a Python number."""
-
-
-class Event(Protocol):
-    """A place in the work queue of a device."""
-
-    def record(self) -> None:
-        """Mark the present end of the queue."""
-
-    def query(self) -> bool:
-        """Whether the work up to the mark is done."""
 
 
 class Held:
@@ -37,41 +25,57 @@ class Held:
     __slots__ = ("_copied", "_number", "_value")
 
     def __init__(self, value: object) -> None:
-        detach = getattr(value, "detach", None)
-        # A tensor may be changed in place by the next step; arrays that cannot be changed have no `detach`.
-        self._value: object = detach().clone() if detach is not None else value
-        self._copied = copy_event(value)
-        self._number: object = self
+        self._value: Any
+        self._value, self._copied = queued_copy(value)
+        self._number: Any = self
 
     def ready(self) -> bool:
         """Whether reading would not wait for the device."""
-        return self._copied is None or self._copied.query()
+        try:
+            if self._copied is not None:
+                return self._copied.query()
+            is_ready = getattr(self._value, "is_ready", None)
+            return is_ready is None or bool(is_ready())
+        except Exception:  # whatever the device's library raises: `number` will find the value unknown
+            return True
 
-    def number(self) -> object:
+    def number(self) -> Any:
         """The value as a Python number; None where the device could not give it."""
         if self._number is self:
             try:
-                self._number = cast(OnDevice, self._value).item()
+                self._number = self._value.item()
             except Exception:  # whatever the device's library raises: the event stays, this value is unknown
                 self._number = None
             self._value = self._copied = None
         return self._number
 
 
-def copy_event(value: object) -> Event | None:
-    """An event behind the copy just queued, where the value's library has such events."""
+def queued_copy(value: Any) -> tuple[object, CopyEvent | None]:
+    """The value as no later step of the trainer changes it, and the event behind which it may be read, where its library has those.
+
+    A tensor may be changed in place by the next step; arrays that cannot be changed have no `detach`.
+    """
+    detach = getattr(value, "detach", None)
+    if detach is None:
+        return value, None
     torch = sys.modules.get("torch")
-    if torch is None or getattr(getattr(value, "device", None), "type", None) != "cuda":
-        return None
-    event = cast(Event, torch.cuda.Event())
-    event.record()
-    return event
+    place = value.device
+    if torch is None or place.type != "cuda":
+        return detach().clone(), None
+    copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    copy.copy_(detach(), non_blocking=True)
+    event: CopyEvent = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(place))
+    return copy, event
 
 
 def on_device(value: object) -> bool:
-    """Whether reading the value would make the host wait."""
+    """Whether reading the value would make the host wait: it lies on a device, or is still being computed on the host."""
     if not hasattr(value, "item"):
         return False
+    is_ready = getattr(value, "is_ready", None)
+    if callable(is_ready):
+        return not is_ready()
     device = getattr(value, "device", None)
     if device is None or callable(device):
         return False
@@ -79,7 +83,7 @@ def on_device(value: object) -> bool:
     return place != "cpu"
 
 
-def count(value: object) -> int | Held | None:
+def count(value: Any) -> int | Held | None:
     """A count as it was handed over: an integer, one to come, or None for unknown.
 
     Raises: TypeError, ValueError where it is no count.
@@ -91,127 +95,58 @@ def count(value: object) -> int | Held | None:
     return checked_count(value)
 
 
-def checked_count(value: object) -> int:
+def checked_count(value: Any) -> int:
     """The value as an exact count. Raises: TypeError, ValueError."""
     if isinstance(value, bool):
         raise TypeError("a count is an integer, not a truth value")
-    number = operator.index(cast(int, value))
+    number = operator.index(value)
     if not 0 <= number <= LARGEST_COUNT:
         raise ValueError(f"a count lies between 0 and 2^53: {number}")
     return number
 
 
-def real(value: object) -> float | Held | None:
+def real(value: Any) -> float | Held | None:
     """A float as it was handed over; it may be NaN or infinite. Raises: TypeError, ValueError where it is none."""
     if value is None:
         return None
     if on_device(value):
         return Held(value)
     # A tensor that requires a gradient warns when it is converted; its element does not.
-    return float(cast(float, cast(OnDevice, value).item() if hasattr(value, "item") else value))
+    return float(value.item() if hasattr(value, "item") else value)
 
 
-def arrived_count(value: int | Held | None) -> int:
-    """The number behind a count; `UNKNOWN` where there is none."""
-    number = value.number() if isinstance(value, Held) else value
+def arrived_count(value: Held) -> int | None:
+    """The count behind a value that was held; None where there is none."""
+    number = value.number()
     try:
-        return UNKNOWN if number is None else checked_count(number)
-    except (TypeError, ValueError):
-        return UNKNOWN
-
-
-def arrived_real(value: float | Held | None) -> float | None:
-    """The number behind a float; None where there is none."""
-    number = value.number() if isinstance(value, Held) else value
-    try:
-        return None if number is None else float(cast(float, number))
+        return None if number is None else checked_count(number)
     except (TypeError, ValueError):
         return None
 
 
-def add(sums: Sums, slots: int, tokens: int, targets: int, samples: int, loss: float | None, ranges_known: bool) -> Sums:
-    """The sums with one more microbatch. Counts may be `UNKNOWN`, which the sum then is too.
-
-    The mean of a microbatch is its loss over its targets; one without targets has none and is not scored.
-    """
-    all_slots, all_tokens, all_targets, all_samples, microbatches, scored, all_loss, means, known = sums
-    if loss is None:
-        known &= ~(LOSS_KNOWN | MEANS_KNOWN)
-    else:
-        all_loss += loss
-        if targets > 0:
-            means += loss / targets
-            scored += 1
-        elif targets < 0:
-            known &= ~MEANS_KNOWN
-    if not ranges_known:
-        known &= ~RANGES_KNOWN
-    return (
-        UNKNOWN if all_slots < 0 or slots < 0 else all_slots + slots,
-        UNKNOWN if all_tokens < 0 or tokens < 0 else all_tokens + tokens,
-        UNKNOWN if all_targets < 0 or targets < 0 else all_targets + targets,
-        UNKNOWN if all_samples < 0 or samples < 0 else all_samples + samples,
-        microbatches + 1,
-        scored,
-        all_loss,
-        means,
-        known,
-    )
+def arrived_real(value: Held) -> float | None:
+    """The float behind a value that was held; None where there is none."""
+    number = value.number()
+    try:
+        return None if number is None else float(number)
+    except (TypeError, ValueError):
+        return None
 
 
-Values = tuple[int | Held | None, int | Held | None, int | Held | None, int | Held | None, float | Held | None, bool]
+class AwaitedPayload:
+    """A record that is packed once all its values have arrived; `unfilled` is the same with those values unknown."""
 
+    __slots__ = ("_pack", "_values", "unfilled")
 
-class Replay:
-    """The microbatches of a group from the first one on that had a value on a device."""
-
-    __slots__ = ("_base", "_microbatches", "fresh")
-
-    def __init__(self, base: Sums) -> None:
-        self._base = base
-        self._microbatches: list[Values] = []
-        self.fresh: dict[str, Held] = {}
-
-    def keep(self, slots: int, tokens: int, targets: int, samples: int, loss: float | None, ranges_known: bool) -> None:
-        """Keep one microbatch, with the held values in the place of the unknown ones."""
-        fresh, self.fresh = self.fresh, {}
-        self._microbatches.append(
-            (
-                fresh.get("input_slots", slots),
-                fresh.get("consumed_tokens", tokens),
-                fresh.get("valid_targets", targets),
-                fresh.get("samples", samples),
-                fresh.get("loss_sum", loss),
-                ranges_known,
-            )
-        )
-
-    def ready(self) -> bool:
-        """Whether all values have arrived."""
-        return all(value.ready() for values in self._microbatches for value in values if isinstance(value, Held))
-
-    def sums(self) -> Sums:
-        """The sums with the values that have arrived."""
-        sums = self._base
-        for slots, tokens, targets, samples, loss, ranges_known in self._microbatches:
-            counts = arrived_count(slots), arrived_count(tokens), arrived_count(targets), arrived_count(samples)
-            sums = add(sums, *counts, arrived_real(loss), ranges_known)
-        return sums
-
-
-class AwaitedBody:
-    """A record that is packed once all its values have arrived."""
-
-    __slots__ = ("_pack", "_ready")
-
-    def __init__(self, ready: Callable[[], bool], pack: Callable[[], bytes]) -> None:
-        self._ready = ready
+    def __init__(self, values: list[Held], pack: Callable[[], bytes], unfilled: bytes) -> None:
+        self._values = values
         self._pack = pack
+        self.unfilled = unfilled
 
     def ready(self) -> bool:
         """Whether the values can be read without waiting."""
-        return self._ready()
+        return all(value.ready() for value in self._values)
 
-    def body(self) -> bytes:
-        """The record's body with the values in it."""
+    def payload(self) -> bytes:
+        """The record's payload with the values in it."""
         return self._pack()

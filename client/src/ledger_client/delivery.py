@@ -12,25 +12,34 @@
 A lost answer costs a resend of the same events under the same identities, which the ledger recognises.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import time
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
 
-from .backlog import Backlog, Parcel
 from .batch import encode
-from .declaration import Declaration
-from .notices import Notices
-from .records import Row
-from .storage import Storage
-from .transport import Answer, Transport, Unreachable
+from .transport import Unreachable
+
+if TYPE_CHECKING:
+    from .backlog import Backlog, Parcel
+    from .declaration import Declaration
+    from .notices import Notices
+    from .shapes import Row, Storage
+    from .transport import Answer, Transport
 
 BATCH_EVENTS = 1000
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 30.0
+LAST_PAUSE_SECONDS = 1.0
+"""The longest pause while the run is closing."""
 LONGEST_ASKED_PAUSE_SECONDS = 3600.0
 DEAD_LETTERS = "dead-letter.ndjson"
+LETTERS_BYTES = 64 << 20
+"""Bound of the dead letters of one spool: what comes after them is counted and said, not kept."""
 
 
 def asked_pause(headers: object) -> float | None:
@@ -63,7 +72,15 @@ def jittered(seconds: float) -> float:
 class Delivery:
     """The way of one spool to the server."""
 
-    def __init__(self, declaration: Declaration, backlog: Backlog, storage: Storage, transport: Transport, notices: Notices) -> None:
+    def __init__(
+        self,
+        declaration: Declaration,
+        backlog: Backlog,
+        storage: Storage,
+        transport: Transport,
+        notices: Notices,
+        letters_bytes: int = LETTERS_BYTES,
+    ) -> None:
         self.declaration = declaration
         self.backlog = backlog
         self.accepted_count = 0
@@ -71,34 +88,48 @@ class Delivery:
         self.not_before = 0.0
         self.last_failure: str | None = None
         self._storage = storage
+        self._letters_bytes = letters_bytes
         self._transport = transport
         self._notices = notices
         self._opened = False
         self._failures = 0
+        self._longest_pause = LONGEST_PAUSE_SECONDS
+        self._asked = False
         self._limit = BATCH_EVENTS
 
     def step(self, timeout_seconds: float) -> bool:
         """Send the next thing; True where something was settled and the next step may follow at once."""
         if time.monotonic() < self.not_before:
             return False
-        parcel = self.backlog.take(self._limit)
-        if not parcel.events and parcel.ending is None and self._opened:
-            self.backlog.acknowledge(parcel)
-            return False
         try:
             if not self._opened:
                 self._opened = self._open(timeout_seconds)
                 return self._opened
+            parcel = self.backlog.take(self._limit)
             if parcel.ending is not None:
                 return self._end(parcel, parcel.ending, timeout_seconds)
-            return self._send(parcel, timeout_seconds)
+            if parcel.events:
+                return self._send(parcel, timeout_seconds)
+            self.backlog.acknowledge(parcel)
         except Unreachable as error:
             self._pause(f"no answer: {error}", None)
-            return False
+        return False
+
+    def hurry(self) -> None:
+        """The run is closing: try at once and then often, unless it was the server that asked for the pause."""
+        if self._longest_pause != LAST_PAUSE_SECONDS:
+            self._longest_pause = LAST_PAUSE_SECONDS
+            if not self._asked:
+                self.not_before = 0.0
 
     def disconnect(self) -> None:
         """Let go of the connection."""
         self._transport.close()
+
+    def give_up(self) -> None:
+        """Let go of the connection and of the spool, which is removed if all of it has arrived."""
+        self.disconnect()
+        self._storage.release(empty=self.complete)
 
     @property
     def complete(self) -> bool:
@@ -159,14 +190,22 @@ class Delivery:
         return True
 
     def _bury(self, parcel: Parcel, seq: object, refusal: Row) -> None:
+        """Keep an event that the ledger does not take, where there is room for it; that it was not taken is counted and said."""
         for kind, row in parcel.events:
-            if row["seq"] == seq:
-                letter = {"attempt": self.declaration.attempt, "rank": self.declaration.rank, "writer": self.declaration.writer,
-                          "kind": kind, "row": row, "code": refusal.get("code"), "detail": refusal.get("detail")}  # fmt: skip
-                self._storage.append_line(DEAD_LETTERS, json.dumps(letter))
-                self.dead_letter_count += 1
-                what = letter["code"], letter["detail"]
-                self._notices.say("dead letter", "the ledger rejected an event (%s: %s); it is kept in %s", *what, DEAD_LETTERS)
+            if row["seq"] != seq:
+                continue
+            self.dead_letter_count += 1
+            letter = {"attempt": self.declaration.attempt, "rank": self.declaration.rank, "writer": self.declaration.writer,
+                      "kind": kind, "row": row, "code": refusal.get("code"), "detail": refusal.get("detail")}  # fmt: skip
+            what = letter["code"], letter["detail"]
+            try:
+                if self._storage.size_bytes(DEAD_LETTERS) < self._letters_bytes:
+                    self._storage.append_line(DEAD_LETTERS, json.dumps(letter))
+                    self._notices.say("dead letter", "the ledger rejected an event (%s: %s); it is kept in %s", *what, DEAD_LETTERS)
+                    continue
+            except OSError as error:
+                what = what[0], f"{what[1]}; {error}"
+            self._notices.say("lost letter", "the ledger rejected an event (%s: %s); there is no room to keep it", *what)
 
     def _refused(self, what: str, answer: Answer) -> None:
         if 400 <= answer.status < 500 and answer.status != 429:
@@ -175,9 +214,10 @@ class Delivery:
         self._pause(f"{what}: {answer.status} {problem(answer)}", asked_pause(answer.headers) if answer.status in (429, 503) else None)
 
     def _pause(self, why: str, asked_seconds: float | None) -> None:
-        grown = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(self._failures, 16))
+        grown = min(self._longest_pause, FIRST_PAUSE_SECONDS * 2 ** min(self._failures, 16))
         pause = jittered(grown) if asked_seconds is None else asked_seconds + jittered(min(0.25, asked_seconds / 4))
         self._failures += 1
+        self._asked = asked_seconds is not None
         self.not_before = time.monotonic() + pause
         self.last_failure = why
 

@@ -1,8 +1,10 @@
 """What the client says to the people who run a training: once a matter, through `logging`, and never as an exception."""
 
-import logging
+from __future__ import annotations
 
-LOG = logging.getLogger("ledger_client")
+from importlib import import_module
+
+LOGGER = "ledger_client"
 
 
 class Notices:
@@ -16,4 +18,8 @@ class Notices:
         seen = self.counts.get(matter, 0)
         self.counts[matter] = seen + 1
         if not seen:
-            LOG.warning(message, *details)
+            try:
+                # Imported when there is something to say: a trainer without `logging` would pay 5 ms for it at launch.
+                import_module("logging").getLogger(LOGGER).warning(message, *details)
+            except Exception:  # a log handler of the trainer's own may fail in any way, and that is not ours to report
+                self.counts["log"] = self.counts.get("log", 0) + 1

@@ -5,7 +5,7 @@
 | LEDGER_URL | the ledger's address | none: record only |
 | LEDGER_TOKEN | sent as a bearer token | none |
 | LEDGER_SPOOL | directory of the spools | `~/.local/state/training-ledger/spool`, or under XDG_STATE_HOME |
-| LEDGER_MODE | `online`, `offline` (record, send later), `memory` (no disk: a kill loses what was not sent), `disabled` | `online` |
+| LEDGER_MODE | `durable`, `offline` (record, send later), `memory` (no disk: a kill loses what was not sent), `disabled` | `durable` |
 | LEDGER_ATTEMPT | the attempt's name, the same on all ranks and another one for every launch | agreed by the ranks |
 | LEDGER_SPOOL_BYTES | bound of one process's spool | 256 MiB; 32 MiB in memory |
 
@@ -13,42 +13,64 @@ What the code says wrongly raises ValueError here, at the launch. What the surro
 and the training goes on.
 """
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
-from .backlog import Backlog
 from .checkpoint import saved_state
-from .declaration import Conventions, Declaration, Layout, slug
-from .delivery import Delivery
-from .identity import RANK_VARIABLES, WORLD_VARIABLES, attempt_name, nonce, whole_number, writer_name
+from .declaration import SPOOL_FORMAT, Conventions, Declaration, Layout, slug
+from .identity import RANK_VARIABLES, WORLD_VARIABLES, nonce, own_name, whole_number, writer_name
+from .late import late
 from .notices import Notices
 from .recorder import Recorder
-from .records import Row, moment
-from .run import Run
+from .records import moment
+from .run import Run, silent
 from .sender import Channel, Sender
 from .spool import SEGMENT_BYTES, TOTAL_BYTES, Spool
 from .storage import Directory, Memory
-from .transport import HttpTransport, Transport
 
-MODES = ("online", "offline", "memory", "disabled")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .delivery import Delivery
+    from .shapes import Row
+    from .transport import Transport
+
+MODES = ("durable", "offline", "memory", "disabled")
+SENDING = ("durable", "memory")
 MEMORY_BYTES = 32 << 20
 FLUSH_SECONDS = 0.5
 DECLARATION = "declaration.json"
 
 
-@dataclass(frozen=True, slots=True)
 class Settings:
     """Where and how this process records."""
 
-    mode: str
-    url: str | None
-    token: str | None
-    root: Path
-    total_bytes: int
-    transport: Transport | None
+    def __init__(
+        self, mode: str, url: str | None, token: str | None, root: str, total_bytes: int, transport: Transport | None
+    ) -> None:
+        self.mode = mode
+        self.url = url
+        self.token = token
+        self.root = root
+        self.total_bytes = total_bytes
+        self.transport = transport
+
+    @property
+    def sends(self) -> bool:
+        """Whether this process has a way to the ledger."""
+        return self.mode in SENDING and (self.url is not None or self.transport is not None)
+
+
+def checked_url(url: str) -> str:
+    """The address itself. Raises: ValueError where it is none."""
+    scheme, found, rest = url.partition("://")
+    if scheme.lower() not in ("http", "https") or not found or not rest.partition("/")[0]:
+        raise ValueError(f"the ledger's address is http://… or https://…, not {url!r}")
+    return url
 
 
 def settings(
@@ -65,33 +87,31 @@ def settings(
     """Arguments first, then the environment. Raises: ValueError where an argument is wrong."""
     if mode is not None and mode not in MODES:
         raise ValueError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
-    if url is not None:
-        HttpTransport(url)
-    chosen = mode or environment.get("LEDGER_MODE") or "online"
+    chosen = mode or environment.get("LEDGER_MODE") or "durable"
     if chosen not in MODES:
-        notices.say("mode", "LEDGER_MODE is one of %s, not %r; recording goes on as 'online'", ", ".join(MODES), chosen)
-        chosen = "online"
-    address = url or environment.get("LEDGER_URL") or None
-    credential = token or environment.get("LEDGER_TOKEN") or None
-    if transport is None and chosen in ("online", "memory"):
+        notices.say("mode", "LEDGER_MODE is one of %s, not %r; recording goes on as 'durable'", ", ".join(MODES), chosen)
+        chosen = "durable"
+    address = checked_url(url) if url is not None else None
+    if address is None and environment.get("LEDGER_URL"):
         try:
-            transport = HttpTransport(address, credential) if address else None
+            address = checked_url(environment["LEDGER_URL"])
         except ValueError as error:
             notices.say("url", "%s; events wait in the spool", error)
-        if address is None:
-            notices.say("url", "no address of a ledger is given (url= or LEDGER_URL); events wait in the spool")
+    if address is None and transport is None and chosen in SENDING:
+        notices.say("url", "no address of a ledger is given (url= or LEDGER_URL); events wait in the spool")
+    credential = token or environment.get("LEDGER_TOKEN") or None
     state = environment.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    root = Path(spool or environment.get("LEDGER_SPOOL") or Path(state, "training-ledger", "spool"))
+    root = os.path.abspath(spool or environment.get("LEDGER_SPOOL") or os.path.join(state, "training-ledger", "spool"))
     bound = spool_bytes or whole_number(environment, ("LEDGER_SPOOL_BYTES",)) or (MEMORY_BYTES if chosen == "memory" else TOTAL_BYTES)
-    return Settings(chosen, address, credential, root, bound, transport if chosen in ("online", "memory") else None)
+    return Settings(chosen, address, credential, root, bound, transport)
 
 
 def storage_for(chosen: Settings, name: str, notices: Notices) -> Directory | Memory:
     """A new place for one spool: a directory of its own, or memory where that was asked for or nothing else is left."""
     if chosen.mode != "memory":
-        path = chosen.root / name
+        path = os.path.join(chosen.root, name)
         try:
-            path.mkdir(mode=0o700, parents=True)
+            os.makedirs(path, mode=0o700)
             directory = Directory(path)
             directory.claim()
             return directory
@@ -100,33 +120,49 @@ def storage_for(chosen: Settings, name: str, notices: Notices) -> Directory | Me
     return Memory()
 
 
-def opened_spool(chosen: Settings, declaration: Declaration, notices: Notices) -> Spool:
-    """A spool with the declaration in it, before the first event."""
+def opened_recorder(chosen: Settings, declaration: Declaration, notices: Notices) -> tuple[Recorder, Spool]:
+    """A spool with the declaration in it before the first event, and what records into it."""
     name = f"{declaration.attempt}.rank{declaration.rank}.{declaration.writer}"
     storage = storage_for(chosen, name, notices)
     size = min(SEGMENT_BYTES, max(1 << 16, chosen.total_bytes // 4))
     try:
         if isinstance(storage, Directory):
             storage.write_text(DECLARATION, declaration.to_json())
-        return Spool(storage, declaration.writer, size, chosen.total_bytes)
+        spool = Spool(storage, declaration.writer, size, chosen.total_bytes, chosen.sends)
+        return Recorder(declaration.attempt, spool, notices), spool
     except OSError as error:
         notices.say("disk", "no spool on disk (%s): what is not sent when the process dies is lost", error)
-        return Spool(Memory(), declaration.writer, size, min(chosen.total_bytes, MEMORY_BYTES))
+        if isinstance(storage, Directory):
+            discarded(storage)
+        spool = Spool(Memory(), declaration.writer, size, min(chosen.total_bytes, MEMORY_BYTES), chosen.sends)
+        return Recorder(declaration.attempt, spool, notices), spool
+
+
+def discarded(storage: Directory) -> None:
+    """Remove a spool that was never begun, as far as the disk lets it be removed."""
+    try:
+        storage.release(empty=True)
+    except OSError:
+        storage.release(empty=False)
 
 
 def channel_for(chosen: Settings, declaration: Declaration, notices: Notices) -> tuple[Recorder, Channel]:
     """A recorder for one attempt and the sender's side of its spool."""
-    spool = opened_spool(chosen, declaration, notices)
-    delivery = None
-    if chosen.transport is not None:
-        delivery = Delivery(declaration, Backlog(spool.storage, spool), spool.storage, chosen.transport, notices)
-    return Recorder(declaration.attempt, spool, notices), Channel(spool, delivery)
+    recorder, spool = opened_recorder(chosen, declaration, notices)
+
+    def connect() -> Delivery:
+        transport = chosen.transport or late("transport").HttpTransport(chosen.url, chosen.token)
+        backlog = late("backlog").Backlog(spool.storage, spool)
+        delivery: Delivery = late("delivery").Delivery(declaration, backlog, spool.storage, transport, notices, chosen.total_bytes)
+        return delivery
+
+    return recorder, Channel(recorder, spool, connect if chosen.sends else None)
 
 
 def named_attempt(
     given: str | None,
     environment: Mapping[str, str],
-    root: Path,
+    root: str,
     notices: Notices,
     *,
     project: str,
@@ -143,8 +179,10 @@ def named_attempt(
             return slug("an attempt", from_environment)
         except ValueError as error:
             notices.say("attempt", "LEDGER_ATTEMPT is not used: %s", error)
+    if world_size == 1:
+        return own_name(environment)
     try:
-        return attempt_name(environment, root, project, run, rank, world_size)
+        return str(late("agreement").agreed_name(environment, root, project, run, rank, world_size))
     except OSError as error:
         notices.say("attempt", "the ranks could not agree on an attempt (%s): set LEDGER_ATTEMPT", error)
         return nonce()
@@ -173,9 +211,7 @@ def start(
 
     `resumed_from`: the checkpoint that the state was loaded from (its name, a handle, or a mapping with `checkpoint`, `attempt`,
     `update`); None from scratch. `rank`, `world_size` and `attempt` default to what the launcher's environment says.
-    `forked_from` is the same on every launch of a forked run.
-
-    Raises: ValueError, TypeError where an argument is wrong.
+    `forked_from` is the same on every launch of a forked run. Raises: ValueError, TypeError where an argument is wrong.
     """
     notices = Notices()
     environment = os.environ
@@ -185,27 +221,33 @@ def start(
     )
     place = rank if rank is not None else whole_number(environment, RANK_VARIABLES) or 0
     size = world_size or (layout.world_size if layout else None) or whole_number(environment, WORLD_VARIABLES) or 1
-    shape = layout or Layout(dp=size)
     declared: Row = {
-        "resumed_from": saved_state(resumed_from),
-        "layout": shape.declared(),
-        "conventions": (conventions or Conventions()).declared(),
-        "started_at": moment(time.time()),
-        "rank": place,
-    }
+        "layout": (layout or Layout(dp=size)).declared(), "conventions": (conventions or Conventions()).declared(), "rank": place
+    }  # fmt: skip
+    first_state = saved_state(resumed_from)
     if chosen.mode == "disabled":
-        return Run(Recorder(attempt or "disabled", None, notices), None, lambda name, source: None, notices, place)
+        return silent(attempt or "disabled", place)
     name = named_attempt(attempt, environment, chosen.root, notices, project=project, run=run, rank=place, world_size=size)
     run_body: Row = {"conventions": {}} | ({"forked_from": dict(forked_from)} if forked_from else {})
 
-    def opened(attempt_called: str, resumed: Row | None) -> tuple[Recorder, Channel]:
+    def opened(called: str, resumed: Row | None) -> tuple[Recorder, Channel]:
         body = {**declared, "resumed_from": resumed, "started_at": moment(time.time())}
-        declaration = Declaration(project, run, attempt_called, place, writer_name(), run_body, body, chosen.url)
+        declaration = Declaration(
+            project=project, run=run, attempt=called, rank=place, writer=writer_name(), run_body=run_body, attempt_body=body,
+            url=chosen.url, format=SPOOL_FORMAT,
+        )  # fmt: skip
         declaration.to_json()
         return channel_for(chosen, declaration, notices)
 
-    recorder, channel = opened(name, saved_state(resumed_from))
-    sender = Sender(flush_seconds, notices)
+    def leftovers() -> Iterator[Delivery]:
+        found: Iterator[Delivery] = late("leftovers").left_behind(chosen, project, run, place, notices)
+        return found
+
+    recorder, channel = opened(name, first_state)
+    sender = Sender(flush_seconds, notices, leftovers if chosen.mode == "durable" and chosen.sends else None)
     sender.add(channel)
-    sender.start()
+    try:
+        sender.start()
+    except RuntimeError as error:
+        notices.say("thread", "no thread can be started (%s); events wait in the spool", error)
     return Run(recorder, sender, opened, notices, place)

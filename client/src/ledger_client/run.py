@@ -3,27 +3,31 @@
 A record call writes to the spool and returns. It never raises, never waits for the network, and does nothing in a forked child.
 """
 
+from __future__ import annotations
+
 import atexit
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 
 from .checkpoint import Checkpoint, declared_positions, saved_state
-from .deferred import Held, checked_count, count
+from .deferred import LARGEST_COUNT, Held, checked_count, count
 from .notices import Notices
 from .recorder import Recorder
-from .records import Row
-from .sender import Channel, Sender
-from .update import Update
+from .records import PLAIN_PREFIX
+from .update import Unrecorded, Update
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .sender import Sender
+    from .shapes import Reopen, Row
 
 CLOSE_SECONDS = 10.0
 EXIT_SECONDS = 2.0
-OPEN_RUNS: "weakref.WeakSet[Run]" = weakref.WeakSet()
-
-Reopen = Callable[[str, Row | None], tuple[Recorder, Channel] | None]
-"""Opens a further attempt in this process: its name and what it resumes from."""
+OPEN_RUNS: set[Run] = set()
+"""Not weak references: an update may be in use, and its run dropped, when the process forks or ends."""
 
 
 class Run:
@@ -51,10 +55,10 @@ class Run:
 
     def health(self) -> dict[str, int]:
         """What was recorded and what became of it, in events; `invalid` counts values that were no counts."""
-        channels = self._sender.channels if self._sender is not None else []
+        channels = list(self._sender.channels) if self._sender is not None else []
         deliveries = [channel.delivery for channel in channels if channel.delivery is not None]
         return {
-            "recorded": sum(channel.spool.mark.seq for channel in channels),
+            "recorded": sum(channel.spool.newest_seq for channel in channels),
             "accepted": sum(delivery.accepted_count for delivery in deliveries),
             "dead_letters": sum(delivery.dead_letter_count for delivery in deliveries),
             "dropped": sum(channel.spool.dropped_count for channel in channels),
@@ -65,13 +69,15 @@ class Run:
         """One attempted optimizer update, by the trainer's own number. Beginning the same number again is a further try."""
         recorder = self._recorder
         try:
-            if type(number) is not int:
+            if type(number) is not int or not 0 <= number <= LARGEST_COUNT:
                 number = checked_count(number)
+            if recorder.spool is None:
+                return Unrecorded(number)
             recorder.latest_update = number
-            return Update(recorder, number, recorder.retry("update", number))
+            return Update(recorder, number, recorder.retry(number))
         except Exception as error:  # a record call never raises into the training loop
             self._notices.say("update", "an update is not recorded: %r", error)
-            return Update(Recorder(recorder.attempt, None, self._notices), 0, 0)
+            return Unrecorded(0)
 
     def checkpoint(
         self, name: str, *, update: int | None = None, uri: str | None = None, positions: Mapping[str, object] | None = None
@@ -113,7 +119,7 @@ class Run:
             return {
                 "update": number,
                 "name": name,
-                "retry": self._recorder.retry("evaluation", number, name),
+                "retry": self._recorder.retry(("evaluation", number, name)),
                 **self._counts(input_slots, consumed_tokens, valid_targets, samples),
                 "seconds": None if seconds is None else float(seconds),
             }
@@ -141,7 +147,7 @@ class Run:
             number = self._number(update, self._recorder.latest_update + 1)
             return {
                 "update": number,
-                "retry": self._recorder.retry("discard", number),
+                "retry": self._recorder.retry(("discard", number)),
                 "reason": reason if reason in ("remainder", "filtered", "other") else "other",
                 **self._counts(input_slots, consumed_tokens, valid_targets, samples),
                 "ranges": None if ranges is None else [list(item) for item in ranges],
@@ -165,12 +171,19 @@ class Run:
 
     def counter(self, name: str, value: object, *, update: int | None = None) -> None:
         """One of the trainer's own counters as it stands after an update (default: the newest); compared, never trusted."""
-        self._record(
-            "counters",
-            lambda: {"update": self._number(update, self._recorder.latest_update), "name": name, "value": checked_count(value)},
-        )
+        try:
+            recorder = self._recorder
+            spool = recorder.spool
+            if spool is None:
+                return
+            number = recorder.latest_update if update is None else checked_count(update)
+            if type(value) is not int or not 0 <= value <= LARGEST_COUNT:
+                value = checked_count(value)
+            spool.append(PLAIN_PREFIX + b'["counters",{"update":%d,"name":%b,"value":%d}]' % (number, recorder.quoted(name), value))
+        except Exception as error:  # a record call never raises into the training loop
+            self._notices.say("counters", "a counter could not be recorded: %r", error)
 
-    def idle(self, label: str, seconds: float | None = None) -> "Idle":
+    def idle(self, label: str, seconds: float | None = None) -> Idle:
         """Time in which nothing was trained: give its length, or use it as a block that is timed."""
         if seconds is not None:
             self._record("idles", lambda: {"label": label, "seconds": float(seconds)})
@@ -187,6 +200,7 @@ class Run:
             if opened is None:
                 return
             previous, (self._recorder, channel) = self._recorder, opened
+            previous.successor = self._recorder
             self._sender.add(channel)
             previous.seal()
         except Exception as error:  # a record call never raises into the training loop
@@ -207,7 +221,7 @@ class Run:
             if self._recorder.seal(ending) is None or self._sender is None:
                 return False
             finished = self._sender.finish(timeout)
-            online = all(channel.delivery is not None for channel in self._sender.channels)
+            online = all(channel.online for channel in self._sender.channels)
             if online and not finished:
                 self._notices.say("left", "not everything was delivered in time; `ledger-client drain` sends what the spool keeps")
             for channel in self._sender.channels:
@@ -217,7 +231,7 @@ class Run:
             self._notices.say("close", "the run could not be closed: %r", error)
             return False
 
-    def __enter__(self) -> "Run":
+    def __enter__(self) -> Run:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -229,9 +243,16 @@ class Run:
         else:
             self.close(ended="crashed")
 
+    def __reduce__(self) -> tuple[Callable[[str, int], Run], tuple[str, int]]:
+        """What a spawned process gets (a data loader that is handed the trainer's objects) is a handle that records nothing."""
+        return silent, (self._recorder.attempt, self.rank)
+
+    def __deepcopy__(self, memo: object) -> Run:
+        return self
+
     def _forked(self) -> None:
         """In a forked child: record nothing, and hold nothing that belongs to the parent's thread."""
-        self._recorder.spool = None
+        self._recorder.forget()
         self._sender = None
 
     def _record(self, kind: str, row: Callable[[], Row]) -> None:
@@ -271,12 +292,20 @@ class Idle:
         self._label = label
         self._began = 0.0
 
-    def __enter__(self) -> "Idle":
+    def __enter__(self) -> Idle:
         self._began = time.monotonic()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._run.idle(self._label, seconds=time.monotonic() - self._began)
+
+
+def silent(attempt: str, rank: int) -> Run:
+    """A run that records nothing."""
+    notices = Notices()
+    run = Run(Recorder(attempt, None, notices), None, lambda name, source: None, notices, rank)
+    OPEN_RUNS.discard(run)
+    return run
 
 
 def close_all() -> None:

@@ -1,43 +1,74 @@
-"""The one background thread of a process: fills in values that have arrived, makes segments ahead, and sends.
+"""The one background thread of a run: fills in values that have arrived, makes segments ahead, and sends.
 
 The training thread never waits for it and never wakes it; it looks at the spool at a fixed pace.
 """
 
+from __future__ import annotations
+
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from queue import Empty, SimpleQueue
 
-from .delivery import Delivery
-from .notices import Notices
-from .spool import Spool
+from .recorder import wall_offset
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .delivery import Delivery
+    from .notices import Notices
+    from .recorder import Recorder
+    from .spool import Spool
 
 REQUEST_SECONDS = 10.0
+LEFTOVER_SECONDS = 3.0
 AWAITED_PACE_SECONDS = 0.05
+HURRIED_PACE_SECONDS = 0.01
+POLL_SECONDS = 0.002
 
 
-@dataclass(eq=False, slots=True)
 class Channel:
-    """A spool and, unless offline, its way to the server."""
+    """A spool and, unless offline, its way to the server, which the sender's thread builds: the modules for it load slowly."""
 
-    spool: Spool
-    delivery: Delivery | None
-    sealed: bool = False
+    def __init__(self, recorder: Recorder, spool: Spool, connect: Callable[[], Delivery] | None) -> None:
+        self.spool = spool
+        self._recorder = recorder
+        self.online = connect is not None
+        self.delivery: Delivery | None = None
+        self._connect = connect
 
     @property
     def complete(self) -> bool:
         """Whether nothing is left to do for it."""
-        return not self.spool.awaited and (self.delivery is None or self.delivery.complete)
+        return not self.spool.awaited and (not self.online or (self.delivery is not None and self.delivery.complete))
+
+    def tend(self, timeout_seconds: float, closing: bool) -> bool:
+        """Do the next thing; True where something was settled and the next step may follow at once."""
+        self._recorder.wall_offset = wall_offset()
+        self.spool.fill()
+        self.spool.prepare()
+        if self.delivery is None and self._connect is not None:
+            self.delivery = self._connect()
+        if self.delivery is None:
+            return False
+        if closing:
+            self.delivery.hurry()
+        return self.delivery.step(timeout_seconds)
 
 
 class Sender:
     """The thread, and what it serves."""
 
-    def __init__(self, flush_seconds: float, notices: Notices) -> None:
+    def __init__(
+        self, flush_seconds: float, notices: Notices, leftovers: Callable[[], Iterable[Delivery]] | None = None
+    ) -> None:
         self.channels: list[Channel] = []
         self._flush_seconds = flush_seconds
         self._notices = notices
-        self._changed = threading.Condition()
-        self._hurried = False
+        self._find_leftovers = leftovers
+        self._leftovers: list[Delivery] = []
+        # Not a condition or an event: a signal handler may close the run while the same thread is inside a call of it.
+        self._calls: SimpleQueue[None] = SimpleQueue()
+        self._hurried_until = 0.0
         self._deadline: float | None = None
         self._thread = threading.Thread(target=self._serve, name="ledger-client", daemon=True)
 
@@ -47,28 +78,24 @@ class Sender:
 
     def add(self, channel: Channel) -> None:
         """Serve another spool too."""
-        with self._changed:
-            self.channels.append(channel)
+        self.channels = [*self.channels, channel]
 
     def flush(self, timeout_seconds: float) -> bool:
         """Send now what is recorded; True once all of it is acknowledged, False where the time did not suffice."""
         deadline = time.monotonic() + timeout_seconds
+        self._hurried_until = deadline
+        self._calls.put(None)
         while not self._complete():
-            remaining = deadline - time.monotonic()
-            if remaining <= 0 or not self._thread.is_alive():
+            if time.monotonic() >= deadline or not self._thread.is_alive():
                 return False
-            with self._changed:
-                self._hurried = True
-                self._changed.notify_all()
-                self._changed.wait(min(remaining, 0.05))
+            time.sleep(POLL_SECONDS)
+        self._hurried_until = 0.0
         return True
 
     def finish(self, timeout_seconds: float) -> bool:
         """Send what is left, then end the thread; returns in time whatever the server does."""
-        deadline = time.monotonic() + timeout_seconds
-        with self._changed:
-            self._deadline = deadline
-            self._changed.notify_all()
+        self._deadline = time.monotonic() + timeout_seconds
+        self._calls.put(None)
         if self._thread.is_alive():
             self._thread.join(max(0.0, timeout_seconds))
         return not self._thread.is_alive() and self._complete()
@@ -79,31 +106,42 @@ class Sender:
     def _serve(self) -> None:
         while True:
             busy = False
+            deadline = self._deadline
             try:
                 for channel in list(self.channels):
-                    busy |= self._tend(channel)
+                    busy |= channel.tend(self._request_seconds(), deadline is not None)
+                if deadline is None:
+                    busy |= self._tend_leftovers()
             except Exception as error:  # a thread that died would silently keep everything from being sent
                 self._notices.say("sender", "the ledger's sender failed and goes on: %r", error)
-            if self._deadline is not None and (self._complete() or self._out_of_time(self._deadline)):
+            if deadline is not None and (self._complete() or self._out_of_time(deadline)):
                 break
-            with self._changed:
-                self._changed.notify_all()
-                if not busy and not self._hurried:
-                    self._changed.wait(self._pace())
-                elif not busy:
-                    self._changed.wait(0.01)
-                self._hurried = False
+            if not busy:
+                self._wait()
         for channel in self.channels:
             if channel.delivery is not None:
                 channel.delivery.disconnect()
-        with self._changed:
-            self._changed.notify_all()
+        for delivery in self._leftovers:
+            delivery.give_up()
 
-    def _tend(self, channel: Channel) -> bool:
-        spool, delivery = channel.spool, channel.delivery
-        spool.fill()
-        spool.prepare()
-        return delivery is not None and delivery.step(self._request_seconds())
+    def _wait(self) -> None:
+        try:
+            self._calls.get(timeout=self._pace())
+        except Empty:
+            return
+
+    def _tend_leftovers(self) -> bool:
+        """Send what an earlier process of this rank left behind, after this process's own events."""
+        if self._find_leftovers is not None:
+            find, self._find_leftovers = self._find_leftovers, None
+            self._leftovers = list(find())
+        busy = False
+        for delivery in list(self._leftovers):
+            busy |= delivery.step(LEFTOVER_SECONDS)
+            if delivery.complete:
+                self._leftovers.remove(delivery)
+                delivery.give_up()
+        return busy
 
     def _request_seconds(self) -> float:
         if self._deadline is None:
@@ -120,8 +158,8 @@ class Sender:
         )
 
     def _pace(self) -> float:
+        if self._deadline is not None or self._hurried_until > time.monotonic():
+            return HURRIED_PACE_SECONDS
         if any(channel.spool.awaited for channel in self.channels):
             return AWAITED_PACE_SECONDS
-        if self._deadline is not None:
-            return 0.02
         return self._flush_seconds

@@ -5,13 +5,16 @@ even if the process is killed in the next instruction. Space is taken when a fil
 a store into a page that the disk has no room for would kill the training with SIGBUS.
 """
 
+from __future__ import annotations
+
 import fcntl
 import mmap
 import os
-from pathlib import Path
-from typing import Protocol
 
 PAGE_BYTES = mmap.PAGESIZE
+WRITE_BYTES = 1 << 20
+HELD: set[str] = set()
+"""The spools that this process has claimed: the kernel would drop a record lock as soon as any descriptor of its file is closed."""
 
 
 def touched(area: mmap.mmap) -> mmap.mmap:
@@ -21,34 +24,10 @@ def touched(area: mmap.mmap) -> mmap.mmap:
     return area
 
 
-class Storage(Protocol):
-    """Named mappings and small texts of one spool."""
-
-    durable: bool
-
-    def create(self, name: str, size_bytes: int) -> mmap.mmap:
-        """A new zeroed mapping. Raises: OSError where there is no room."""
-
-    def open(self, name: str, writable: bool = False) -> mmap.mmap | None:
-        """An existing mapping; None if there is none."""
-
-    def grow(self, name: str, size_bytes: int) -> mmap.mmap:
-        """A larger mapping with the same beginning, put in the place of the old one in one step."""
-
-    def rename(self, name: str, new: str) -> None:
-        """Give a mapping another name."""
-
-    def delete(self, name: str) -> None:
-        """Forget a mapping."""
-
-    def names(self) -> list[str]:
-        """Names of all mappings and texts, sorted."""
-
-    def append_line(self, name: str, line: str) -> None:
-        """Add a line to a text."""
-
-    def release(self, empty: bool) -> None:
-        """Give the spool up; with `empty`, remove it with all that no one needs any more."""
+def fill_with_zeros(descriptor: int, size_bytes: int) -> None:
+    """Take room at the end of a file. Raises: OSError where there is none."""
+    while size_bytes:
+        size_bytes -= os.write(descriptor, bytes(min(size_bytes, WRITE_BYTES)))
 
 
 class Directory:
@@ -56,35 +35,37 @@ class Directory:
 
     durable = True
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(path)
         self._lock: int | None = None
 
     def claim(self) -> bool:
-        """Take the spool for this process; False where another living process has it.
+        """Take the spool for this process; False where another living process, or another part of this one, has it.
 
         A record lock, not `flock`: it is not inherited by forked data loaders, and the kernel drops it with the process.
+        Raises: OSError where the directory cannot be written.
         """
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if self.path in HELD:
+            return False
+        descriptor = os.open(self._place("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(descriptor)
             return False
+        HELD.add(self.path)
         self._lock = descriptor
         return True
 
     def create(self, name: str, size_bytes: int) -> mmap.mmap:
         """A new zeroed file of that size, mapped."""
-        path = self.path / name
+        path = self._place(name)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            remaining = size_bytes
-            while remaining:
-                remaining -= os.write(descriptor, bytes(min(remaining, 1 << 20)))
+            fill_with_zeros(descriptor, size_bytes)
             return touched(mmap.mmap(descriptor, size_bytes))
         except BaseException:
-            path.unlink(missing_ok=True)
+            os.unlink(path)
             raise
         finally:
             os.close(descriptor)
@@ -92,7 +73,7 @@ class Directory:
     def open(self, name: str, writable: bool = False) -> mmap.mmap | None:
         """The file, mapped to read, or to write too."""
         try:
-            descriptor = os.open(self.path / name, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+            descriptor = os.open(self._place(name), (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         try:
@@ -102,59 +83,75 @@ class Directory:
             os.close(descriptor)
 
     def grow(self, name: str, size_bytes: int) -> mmap.mmap:
-        """A larger file, renamed over the old one when its content is complete."""
-        area = self.create(f"{name}.grown", size_bytes)
-        old = self.open(name)
-        if old is not None:
-            area[: len(old)] = old[:]
-        os.replace(self.path / f"{name}.grown", self.path / name)
-        return area
-
-    def rename(self, name: str, new: str) -> None:
-        """Rename the file, over another one if need be."""
-        os.replace(self.path / name, self.path / new)
+        """The same file with more room at its end, mapped anew; older mappings stay valid and show the same bytes."""
+        descriptor = os.open(self._place(name), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        held_bytes = os.fstat(descriptor).st_size
+        try:
+            fill_with_zeros(descriptor, max(0, size_bytes - held_bytes))
+            return touched(mmap.mmap(descriptor, size_bytes))
+        except BaseException:
+            os.ftruncate(descriptor, held_bytes)
+            raise
+        finally:
+            os.close(descriptor)
 
     def delete(self, name: str) -> None:
         """Remove the file."""
-        (self.path / name).unlink(missing_ok=True)
+        try:
+            os.unlink(self._place(name))
+        except FileNotFoundError:
+            return
 
     def names(self) -> list[str]:
         """Names of the files."""
         try:
-            return sorted(entry.name for entry in self.path.iterdir())
+            return sorted(os.listdir(self.path))
         except FileNotFoundError:
             return []
 
+    def size_bytes(self, name: str) -> int:
+        """How long the file is."""
+        try:
+            return os.stat(self._place(name)).st_size
+        except FileNotFoundError:
+            return 0
+
     def append_line(self, name: str, line: str) -> None:
         """Add a line to a file."""
-        with (self.path / name).open("a", encoding="utf-8") as text:
+        with open(self._place(name), "a", encoding="utf-8") as text:
             text.write(line + "\n")
 
     def write_text(self, name: str, text: str) -> None:
         """Write a small file in one step: whoever reads it sees all or nothing."""
-        temporary = self.path / f"{name}.new"
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, self.path / name)
+        temporary = self._place(f"{name}.new")
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, self._place(name))
 
     def read_text(self, name: str) -> str | None:
         """The content of a small file; None if there is none."""
         try:
-            return (self.path / name).read_text(encoding="utf-8")
+            with open(self._place(name), encoding="utf-8") as file:
+                return file.read()
         except FileNotFoundError:
             return None
 
     def release(self, empty: bool) -> None:
         """Drop the lock; remove an empty spool, but for dead letters and what is needed to read them."""
         if empty:
-            letters = (self.path / "dead-letter.ndjson").exists()
+            letters = os.path.exists(self._place("dead-letter.ndjson"))
             for name in self.names():
                 if not (letters and name in ("dead-letter.ndjson", "declaration.json")):
                     self.delete(name)
-            if not letters:
-                self.path.rmdir()
+            if not letters and os.path.isdir(self.path):
+                os.rmdir(self.path)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+            HELD.discard(self.path)
+
+    def _place(self, name: str) -> str:
+        return os.path.join(self.path, name)
 
 
 class Memory:
@@ -183,10 +180,6 @@ class Memory:
         self._areas[name] = area
         return area
 
-    def rename(self, name: str, new: str) -> None:
-        """Give the mapping another name."""
-        self._areas[new] = self._areas.pop(name)
-
     def delete(self, name: str) -> None:
         """Forget the mapping."""
         self._areas.pop(name, None)
@@ -194,6 +187,10 @@ class Memory:
     def names(self) -> list[str]:
         """Names of the mappings."""
         return sorted(self._areas)
+
+    def size_bytes(self, name: str) -> int:
+        """How long the text is."""
+        return sum(len(line) + 1 for line in self.lines.get(name, ()))
 
     def append_line(self, name: str, line: str) -> None:
         """Keep a line."""

@@ -5,7 +5,12 @@
         ...
         run.close()
         assert [row["outcome"] for row in server.ledger.rows("updates")] == ["applied"]
+
+Faults stand in a list and come one a request: `server.ledger.faults += [refused(503, retry_after_seconds=2), answer_lost]`. A server
+hangs while `server.hanging` is set.
 """
+
+from __future__ import annotations
 
 import json
 import threading
@@ -19,8 +24,34 @@ from typing import Any
 from .transport import Answer, Unreachable
 
 Identity = tuple[str, int, str, int]
-Fault = Callable[["RecordingLedger", str, str, bytes], Answer | None]
+Fault = Callable[["RecordingLedger", str, str, bytes], "Answer | None"]
 """Answers in the ledger's place, or gives None to let it answer; raises Unreachable to let an answer be lost."""
+
+
+def refused(status: int, retry_after_seconds: int | None = None, code: str = "refused_by_the_test") -> Fault:
+    """A request is answered with that status (429, 413, 500, 503, ...) and not carried out."""
+    headers = {} if retry_after_seconds is None else {"Retry_After": str(retry_after_seconds)}
+    return lambda ledger, method, path, body: said(status, {"code": code}, **headers)
+
+
+def too_large(ledger: RecordingLedger, method: str, path: str, body: bytes, *, most_events: int = 1) -> Answer | None:
+    """Every batch of more than one event is refused with 413, from now on."""
+    ledger.faults.append(too_large)
+    if method != "POST":
+        return None
+    events = sum(len(columns["seq"]) for block in json.loads(body)["ranks"] for columns in block.values() if isinstance(columns, dict))
+    return said(413, {"code": "too_large"}) if events > most_events else None
+
+
+def answer_lost(ledger: RecordingLedger, method: str, path: str, body: bytes) -> Answer | None:
+    """A request is carried out, and the connection breaks before its answer."""
+    ledger.carry_out(method, path, body)
+    raise Unreachable("the answer was lost by the test")
+
+
+def passed(ledger: RecordingLedger, method: str, path: str, body: bytes) -> Answer | None:
+    """A request without a fault: stands before others in the list (an opening takes two requests)."""
+    return None
 
 
 class RecordingLedger:
@@ -164,7 +195,7 @@ class RecordingServer:
         """The server's address."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def __enter__(self) -> "RecordingServer":
+    def __enter__(self) -> RecordingServer:
         self._thread.start()
         return self
 

@@ -1,5 +1,7 @@
 """How a request reaches the server: one connection that is kept, a bounded wait, nothing but the standard library."""
 
+from __future__ import annotations
+
 import http.client
 import zlib
 from collections.abc import Mapping

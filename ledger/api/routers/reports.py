@@ -20,12 +20,14 @@ from ledger.api.schemas.answers import (
     UpdateList,
 )
 from ledger.api.schemas.fields import SLUG_PATTERN
+from ledger.domain.findings import KINDS
 from ledger.services import reports
 
 READS = problems(404, 422, 500, 503)
 MOST_POINTS = 10_000
 WINDOW_PATTERN = r"^(run|attempt:[A-Za-z0-9][A-Za-z0-9._-]{0,127}|last:\d{1,12}(\.\d{1,9})?s|updates:\d{1,16}-\d{1,16})$"
 Quantity = Literal["input_slots", "consumed_tokens", "valid_targets", "samples", "updates"]
+FindingKind = Literal[KINDS]  # type: ignore[valid-type]
 Checkpoint = Annotated[str, Path(min_length=1, max_length=256, description="name of the checkpoint")]
 router = APIRouter(tags=["reports"], prefix="/v1/projects/{project}/runs/{run}")
 
@@ -94,7 +96,7 @@ def read_findings(
     run: Run,
     cursor: Cursor = None,
     limit: Limit = 100,
-    kind: Annotated[str | None, Query(max_length=64, description="only findings of this kind")] = None,
+    kind: Annotated[FindingKind | None, Query(description="only findings of this kind")] = None,
     integers: Numbers = "number",
 ) -> Response:
     """What does not fit together, with the numbers that disagree."""

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, JsonValue
@@ -13,9 +13,14 @@ from ledger.domain.columns import EPOCH, NONFINITE_NAMES
 from ledger.domain.quantities import LARGEST_COUNT
 
 SLUG_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+NUL_FREE_PATTERN = r"^[^\x00]*$"
 PRINTABLE_PATTERN = r"^[^\x00-\x1f\x7f]*$"
+LAST_DAY = datetime(9999, 12, 31, tzinfo=UTC)
+"""From here on a moment with an offset may have no UTC."""
 MOMENT_PATTERN = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:"
 DEEPEST_FREE_VALUE = 16
+LONGEST_SECONDS = 1e9
+"""Some thirty years: what is longer is no duration, and sums of durations stay finite."""
 
 Count = Annotated[int, Field(strict=True, ge=0, le=LARGEST_COUNT)]
 """An exact count; no floats, booleans or strings."""
@@ -31,9 +36,9 @@ Writer = Annotated[str, Field(min_length=1, max_length=128, pattern=PRINTABLE_PA
 """The name that a process gives itself, new each time it starts."""
 Text = Annotated[str, Field(max_length=4096, pattern=PRINTABLE_PATTERN)]
 """Words for people."""
-Words = Annotated[str, Field(max_length=4096)]
+Words = Annotated[str, Field(max_length=4096, pattern=NUL_FREE_PATTERN)]
 """A text in an event; the ledger refuses what it cannot keep event by event."""
-Label = Annotated[str, Field(min_length=1, max_length=4096)]
+Label = Annotated[str, Field(min_length=1, max_length=4096, pattern=NUL_FREE_PATTERN)]
 """A text in an event that names something."""
 
 
@@ -46,14 +51,16 @@ class _Named:
 
     nullable: bool = True
     least: float | None = None
+    most: float | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         names = core_schema.literal_schema([*NONFINITE_NAMES])
-        choices: list[CoreSchema] = [core_schema.float_schema(strict=True, allow_inf_nan=False, ge=self.least)]
+        choices: list[CoreSchema] = [core_schema.float_schema(strict=True, allow_inf_nan=False, ge=self.least, le=self.most)]
         if self.nullable:
             choices.append(core_schema.none_schema())
         choices.append(core_schema.no_info_after_validator_function(NONFINITE_NAMES.__getitem__, names))
         bound = "" if self.least is None else f" of at least {self.least:g}"
+        bound += "" if self.most is None else f" and at most {self.most:g}"
         return core_schema.union_schema(
             [*choices],
             mode="left_to_right",
@@ -63,16 +70,17 @@ class _Named:
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        number = {"type": "number"} if self.least is None else {"type": "number", "minimum": self.least}
+        bounds = {"minimum": self.least, "maximum": self.most}
+        number = {"type": "number", **{name: bound for name, bound in bounds.items() if bound is not None}}
         named = {"type": "string", "enum": [*NONFINITE_NAMES]}
         return {"anyOf": [number, named, *([{"type": "null"}] if self.nullable else [])]}
 
 
 Float = Annotated[float | None, _Named()]
 """A measured value, possibly null or not finite."""
-Seconds = Annotated[float | None, _Named(least=0)]
+Seconds = Annotated[float | None, _Named(least=0, most=LONGEST_SECONDS)]
 """A duration, possibly null."""
-KnownSeconds = Annotated[float, _Named(nullable=False, least=0)]
+KnownSeconds = Annotated[float, _Named(nullable=False, least=0, most=LONGEST_SECONDS)]
 """A duration that is there."""
 
 
@@ -82,7 +90,7 @@ class _Moment:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         text = core_schema.str_schema(strict=True, max_length=64, pattern=MOMENT_PATTERN)
-        moment = core_schema.datetime_schema(strict=False, tz_constraint="aware", ge=EPOCH)
+        moment = core_schema.datetime_schema(strict=False, tz_constraint="aware", ge=EPOCH, lt=LAST_DAY)
         return core_schema.chain_schema([text, moment])
 
     @classmethod

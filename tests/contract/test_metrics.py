@@ -1,0 +1,213 @@
+"""Scrapes are exact to the report, bounded, cheap, and of the form that Prometheus asks for."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from sqlalchemy import event
+from starlette.testclient import TestClient
+
+from ledger.domain.exposure import BUCKETS
+from ledger.domain.findings import KINDS
+from ledger.domain.quantities import UNITS
+from ledger.metrics.catalogue import COUNTED, PROCESS_FAMILIES, RUN_FAMILIES
+from presence import missing
+from service import running
+from worked_example import RUN, attempt, batch, columns, expect, play
+
+OPENMETRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
+FORBIDDEN_LABELS = {"rank", "update", "checkpoint", "attempt", "step"}
+
+
+def samples(client: TestClient, path: str = "/metrics") -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """All samples of a scrape."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in parse_text(client.get(path).text)
+        for sample in family.samples
+    }
+
+
+def value(client: TestClient, name: str, **labels: str) -> float | None:
+    """One sample of the worked example's run; None where there is none."""
+    place = {"project": "default", "run": "demo", **labels}
+    return samples(client).get((f"training_ledger_{name}", frozenset(place.items())))
+
+
+@pytest.mark.parametrize("quantity", COUNTED)
+def test_a_scrape_says_what_the_report_says(client: TestClient, quantity: str) -> None:
+    exposure = client.get(f"{RUN}/exposure").json()
+    balance, unit = exposure["balance"][quantity], UNITS[quantity]
+    for bucket in BUCKETS:
+        assert value(client, quantity, unit=unit, bucket=bucket) == balance[bucket]
+    assert value(client, f"attempted_{quantity}", unit=unit) == balance["attempted"]
+    assert value(client, f"imbalance_{quantity}", unit=unit) == 0
+    applied = exposure["updates"]["applied"] if quantity == "updates" else sum(exposure["matrix"][quantity]["applied"].values())
+    assert value(client, f"applied_{quantity}", unit=unit) == applied
+
+
+def test_the_worked_example_in_a_scrape(client: TestClient) -> None:
+    found = [value(client, "valid_targets", unit="targets", bucket=bucket) for bucket in BUCKETS]
+    assert found == [252, 0, 72, 36, 0]
+    assert value(client, "recomputed_valid_targets", unit="targets") == 108
+    assert value(client, "skipped_valid_targets", unit="targets", reason="overflow") == 36
+    assert value(client, "latest_update") == 7
+    assert value(client, "accepted_update") == 7
+    assert value(client, "restarts_total") == 1
+    assert value(client, "ranks_expected") == 2
+    assert value(client, "preserved_ratio") == 0.7
+    assert [value(client, "run_status", status=status) for status in ("running", "stalled", "ended")] == [0, 0, 1]
+
+
+def test_each_kind_of_finding_has_a_sample_though_it_be_zero(client: TestClient) -> None:
+    assert {kind: value(client, "findings", kind=kind) is not None for kind in KINDS} == dict.fromkeys(KINDS, True)
+
+
+def test_promtool_finds_nothing_to_say(client: TestClient) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        missing("promtool")
+    checked = subprocess.run(
+        [promtool, "check", "metrics"], input=client.get("/metrics").content, capture_output=True, timeout=60, check=False
+    )
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+def test_openmetrics_is_strictly_so(client: TestClient) -> None:
+    answer = client.get("/metrics", headers=OPENMETRICS)
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    families = {family.name: family for family in parse_openmetrics(answer.text)}
+    assert families["training_ledger_valid_targets"].unit == "targets"
+    assert not [name for name in families if name.endswith("_created")]
+
+
+def test_every_family_is_in_the_catalogue_and_every_quantity_has_one_unit(client: TestClient) -> None:
+    known = {family.full_name for family in (*RUN_FAMILIES, *PROCESS_FAMILIES.values())}
+    for family in parse_openmetrics(client.get("/metrics", headers=OPENMETRICS).text):
+        if family.name.startswith(("process_", "python_")):
+            continue
+        assert family.name in known
+        assert not FORBIDDEN_LABELS & {label for sample in family.samples for label in sample.labels}
+        units = {sample.labels["unit"] for sample in family.samples if "unit" in sample.labels}
+        assert len(units) <= 1
+        assert not units or units == {family.unit}
+
+
+def test_the_families_of_runs_come_alone_too(client: TestClient) -> None:
+    alone, whole = samples(client, "/metrics/runs"), samples(client)
+    assert {name for name, _ in alone} == {name for name, _ in whole if name.removeprefix("training_ledger_") in RUN_NAMES}
+
+
+RUN_NAMES = {family.name + ("_total" if family.type == "counter" else "") for family in RUN_FAMILIES}
+
+
+def opened(client: TestClient, run: str, updates: int = 1) -> None:
+    """A run with that many updates of two ranks."""
+    at = f"/v1/projects/default/runs/{run}"
+    expect(client.put(at, json={}))
+    expect(client.put(f"{at}/attempts/a1", json=attempt(1, None)))
+    for rank in (0, 1):
+        block = columns(1, dict.fromkeys(range(1, updates + 1), "applied"), rank)
+        expect(client.post(f"{at}/attempts/a1/events", json=batch(rank, updates=block)))
+
+
+def scalar(client: TestClient, name: str) -> float:
+    """A sample without labels."""
+    return samples(client)[f"training_ledger_{name}", frozenset()]
+
+
+def exported(client: TestClient) -> set[str]:
+    """The names of the runs in a scrape."""
+    return {dict(labels)["run"] for name, labels in samples(client) if name == "training_ledger_run_info"}
+
+
+def test_the_cap_leaves_out_the_oldest_and_counts_them(tmp_path: Path) -> None:
+    with running(tmp_path, metrics_max_runs=2) as client:
+        for run in ("old", "middle", "new"):
+            opened(client, run)
+        assert exported(client) == {"middle", "new"}
+        assert (scalar(client, "exported_runs"), scalar(client, "omitted_runs")) == (2, 1)
+
+
+def test_runs_leave_after_the_grace_time(tmp_path: Path) -> None:
+    with running(tmp_path) as client:
+        play(client)
+        assert exported(client) == {"demo"}
+    with running(tmp_path, metrics_keep_seconds=0) as client:
+        assert exported(client) == set()
+        assert scalar(client, "omitted_runs") == 0
+
+
+def test_one_reading_serves_scrapes_for_a_moment(tmp_path: Path) -> None:
+    with running(tmp_path) as client:
+        opened(client, "first")
+    with running(tmp_path, metrics_cache_seconds=3600) as client:
+        assert exported(client) == {"first"}
+        opened(client, "second")
+        assert exported(client) == {"first"}
+
+
+def test_what_is_unknown_has_no_sample_and_is_counted(tmp_path: Path) -> None:
+    with running(tmp_path) as client:
+        opened(client, "demo")
+        block = columns(10, {2: "applied"}, 0) | {"valid_targets": [None]}
+        expect(client.post(f"{RUN}/attempts/a1/events", json=batch(0, updates=block)))
+        expect(client.post(f"{RUN}/attempts/a1/events", json=batch(1, updates=columns(10, {2: "applied"}, 1))))
+        assert value(client, "attempted_valid_targets", unit="targets") is None
+        assert value(client, "valid_targets", unit="targets", bucket="pending") is None
+        assert value(client, "valid_targets_unknown_updates", unit="updates") == 1
+        assert value(client, "imbalance_valid_targets", unit="targets") == 0
+        assert value(client, "attempted_input_slots", unit="slots") == 128
+
+
+@contextmanager
+def statements(client: TestClient) -> Iterator[list[str]]:
+    """The statements that the service sends to its database meanwhile."""
+    found: list[str] = []
+    engine = client.app.state.running.store.engine  # type: ignore[attr-defined]
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        found.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+
+
+def budget(client: TestClient) -> int:
+    """How many statements a scrape takes, with all projections caught up."""
+    client.get("/metrics")
+    with statements(client) as found:
+        assert client.get("/metrics").status_code == 200
+    return len([statement for statement in found if not statement.startswith(("BEGIN", "COMMIT", "ROLLBACK"))])
+
+
+def test_a_scrape_costs_statements_by_runs_and_never_by_updates(tmp_path: Path) -> None:
+    with running(tmp_path, projection_interval_seconds=60) as client:
+        opened(client, "one", updates=3)
+        few = budget(client)
+        opened(client, "one-more", updates=1)
+        two = budget(client)
+        at = "/v1/projects/default/runs/one/attempts/a1/events"
+        for rank in (0, 1):
+            block = columns(1000, dict.fromkeys(range(4, 404), "applied"), rank)
+            block["started_at"] = ["2026-01-01T00:00:00Z"] * 400
+            expect(client.post(at, json=batch(rank, updates=block)))
+        assert budget(client) == two
+        assert two - few <= 30
+
+
+def test_invented_methods_share_a_label(client: TestClient) -> None:
+    for method in ("BREW", "WHEN"):
+        client.request(method, "/healthz")
+    found = {dict(labels).get("method") for name, labels in samples(client) if name == "http_request_duration_seconds_count"}
+    assert "other" in found
+    assert not {"BREW", "WHEN"} & found
