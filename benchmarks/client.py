@@ -395,7 +395,14 @@ def records_until_killed(folder: Path) -> None:
         while True:
             record(number)
             number += 1
-            PROGRESS.pack_into(told, 0, number)
+            # Two places in turn: packing empties a place first, and the kill may come just then.
+            PROGRESS.pack_into(told, number % 2 * PROGRESS.size, number)
+
+
+def returned_calls(told: Path) -> int:
+    """How many calls had returned, as the child told."""
+    content = told.read_bytes() if told.exists() else b""
+    return max((number for (number,) in PROGRESS.iter_unpack(content[: 2 * PROGRESS.size])), default=0)
 
 
 def random_kills(kills: int) -> None:
@@ -405,12 +412,12 @@ def random_kills(kills: int) -> None:
         with tempfile.TemporaryDirectory() as root:
             child = subprocess.Popen([sys.executable, __file__, "--until-killed", root])
             told = Path(root, "told")
-            while not told.exists() or PROGRESS.unpack_from(told.read_bytes() or bytes(8))[0] == 0:
+            while not returned_calls(told):
                 time.sleep(0.002)
             time.sleep(random.uniform(0.0, 0.05))
             child.kill()
             child.wait()
-            calls = PROGRESS.unpack_from(told.read_bytes())[0]
+            calls = returned_calls(told)
             (spool,) = (path for path in Path(root, "spool").iterdir() if path.is_dir())
             kept = microbatches_left(spool)
             returned += calls

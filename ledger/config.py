@@ -1,13 +1,15 @@
 """Settings of the service: read once from flags and `LEDGER_…` variables, frozen, and given to everything below as values."""
 
 import ipaddress
+import re
 from typing import Literal
 
 from platformdirs import user_data_path
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MEBIBYTE_BYTES = 2**20
+DATABASE_PATTERN = re.compile(r"sqlite:///.+|postgres(ql)?(\+psycopg)?://.+")
 
 
 def default_database_url() -> str:
@@ -67,6 +69,13 @@ class Settings(BaseSettings):
         default=86400.0, ge=0, description="Time that a run stays in scrapes after its last entry; an ending is an entry."
     )
     log_format: Literal["json", "console"] = Field(default="json", description="Form of the log lines on standard error.")
+
+    @field_validator("database_url")
+    @classmethod
+    def _know_the_database(cls, address: str) -> str:
+        if not DATABASE_PATTERN.fullmatch(address):
+            raise ValueError("an address is sqlite:///PATH or postgresql+psycopg://USER@HOST/DATABASE")
+        return address
 
     @model_validator(mode="after")
     def _refuse_open_networks(self) -> "Settings":

@@ -70,8 +70,3 @@ def train(run: ledger_client.Run, *numbers: int, targets: int = 10) -> None:
             for _ in range(2):
                 update.microbatch(input_slots=16, consumed_tokens=12, valid_targets=targets, samples=1, loss_sum=5.0)
             update.applied()
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """A note between the two who work on this folder just now; it goes away with the last commit."""
-    terminalreporter.write_line("NOTE: two workers edit client/ at the same time; read and use /tmp/client-split.md")

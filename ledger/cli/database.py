@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import typer
 
-from ledger.cli.sources import DIFFERENT, DatabaseUrl, fail, failures_told, settings_of
+from ledger.cli.sources import DIFFERENT, UNREACHABLE, DatabaseUrl, fail, failures_told, is_there, settings_of
 from ledger.storage import schema
 from ledger.storage.engine import open_engine
 from ledger.storage.store import Engine
@@ -14,19 +14,22 @@ app = typer.Typer(help="The schema of the ledger's database.", no_args_is_help=T
 
 
 @contextmanager
-def _database(database_url: str | None) -> Iterator[Engine]:
-    engine = open_engine(settings_of(database_url=database_url).database_url)
-    try:
-        with failures_told():
+def _database(database_url: str | None, makes: bool = False) -> Iterator[Engine]:
+    address = settings_of(database_url=database_url).database_url
+    if not makes and not is_there(address):
+        fail(UNREACHABLE, f"there is no ledger at {address}")
+    with failures_told():
+        engine = open_engine(address)
+        try:
             yield engine
-    finally:
-        engine.dispose()
+        finally:
+            engine.dispose()
 
 
 @app.command()
 def upgrade(database_url: DatabaseUrl = None) -> None:
     """Bring the database to the schema of this version. Exit codes: 0 done, 3 it cannot be reached."""
-    with _database(database_url) as engine:
+    with _database(database_url, makes=True) as engine:
         before = schema.current(engine)
         schema.upgrade(engine)
         after = schema.current(engine)

@@ -1,5 +1,7 @@
 """`ledger export`: the raw log of a run."""
 
+import contextlib
+import itertools
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +9,7 @@ from typing import Annotated
 import typer
 from pydantic_core import to_json
 
-from ledger.cli.sources import RUN_HELP, DatabaseUrl, open_ledger, settings_of, split_run
+from ledger.cli.sources import RUN_HELP, UNREACHABLE, DatabaseUrl, fail, open_ledger, settings_of, split_run
 from ledger.services import export
 
 
@@ -18,19 +20,19 @@ def export_run(
 ) -> None:
     """Write the raw log of a run, one JSON object a line, in the order of its journal.
 
-    Exit codes: 0 done, 2 wrong usage, 3 the run is unknown or the database cannot be reached.
+    Exit codes: 0 done, 2 wrong usage, 3 the run is unknown, or the database or the file cannot be used.
     """
     project, name = split_run(run)
     with open_ledger(settings_of(database_url=database_url)) as store:
         entries = export.events(store, project, name)
-        first = next(entries, None)
-        target = sys.stdout.buffer if output is None else output.open("wb")
+        # Read before the file is made, so that a run that is unknown leaves none behind.
+        first = [*itertools.islice(entries, 1)]
         try:
-            if first is not None:
-                target.write(to_json(first, inf_nan_mode="strings") + b"\n")
-            for entry in entries:
-                target.write(to_json(entry, inf_nan_mode="strings") + b"\n")
-            target.flush()
-        finally:
-            if output is not None:
-                target.close()
+            with contextlib.nullcontext(sys.stdout.buffer) if output is None else output.open("wb") as target:
+                for entry in itertools.chain(first, entries):
+                    target.write(to_json(entry, inf_nan_mode="strings") + b"\n")
+                target.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            fail(UNREACHABLE, f"{output or 'standard output'} cannot be written: {error.strerror or error}")

@@ -35,7 +35,7 @@ class Document:
 
 
 def bounded(entry: Json, term: str) -> str:
-    """One term of a balance in a table; what is only known in part is a lower bound and says so.
+    r"""One term of a balance in a table; what is only known in part is a lower bound and says so.
 
     >>> bounded({"skipped": None, "known": {"skipped": 40}}, "skipped"), bounded({"skipped": 7}, "skipped")
     ('≥\xa040', '7')

@@ -10,7 +10,6 @@ from rich.console import Console
 from ledger.cli.rendering import MOST_FINDINGS, as_markdown, document_of, print_text
 from ledger.cli.sources import RUN_HELP, DatabaseUrl, ServiceUrl, open_reports, split_run
 
-
 FILE_WIDTH = 140
 """Width of what is not written to a terminal."""
 

@@ -71,12 +71,14 @@ def failures_told() -> Iterator[None]:
         yield
     except LedgerError as error:
         fail(UNREACHABLE, error.detail)
+    except (FileExistsError, FileNotFoundError, PermissionError) as error:
+        fail(UNREACHABLE, f"{error.filename or 'the database'} cannot be used: {error.strerror or error}")
 
 
 @contextmanager
 def open_ledger(settings: Settings) -> Iterator[Store]:
     """The database of those settings, which must be there and current."""
-    engine = open_engine(settings.database_url) if _is_there(settings.database_url) else None
+    engine = open_engine(settings.database_url) if is_there(settings.database_url) else None
     if engine is None:
         fail(UNREACHABLE, f"there is no ledger at {settings.database_url}")
     try:
@@ -88,7 +90,7 @@ def open_ledger(settings: Settings) -> Iterator[Store]:
         engine.dispose()
 
 
-def _is_there(url: str) -> bool:
+def is_there(url: str) -> bool:
     """Whether an embedded database exists: to open it would make it."""
     path = url.partition(":///")[2].partition("?")[0]
     return not url.startswith("sqlite") or not path or Path(path).exists()

@@ -47,10 +47,17 @@ class Replicas:
         return len(self.events)
 
 
+def writer_places(events: Events) -> Integers:
+    """The place of each row's writer among the names, whatever order they were met in."""
+    names = np.array([*events.writer.values, ""], dtype=object)
+    places: Integers = names.argsort().argsort()[events.writer.codes]
+    return places
+
+
 def sort_rows(events: Events, layout: Layout, keys: tuple[Integers, ...], closed: Any) -> Replicas:
     """The rows of an attempt in the order in which they are folded; `closed` marks rows that an outcome has closed."""
     shard, dp = layout.shards[events.rank], layout.dp_ranks[events.rank]
-    order = np.lexsort((events.counts("seq"), events.writer.codes, events.rank, shard, dp, *reversed(keys)))
+    order = np.lexsort((events.counts("seq"), writer_places(events), events.rank, shard, dp, *reversed(keys)))
     ordered = tuple(key[order] for key in keys)
     shard, dp = shard[order], dp[order]
     return Replicas(

@@ -23,7 +23,7 @@ from ledger.domain.columns import Events, Floats, Integers, Ranges
 from ledger.domain.events import DISCARD_REASONS, OUTCOMES, SKIP_REASONS
 from ledger.domain.layout import Layout
 from ledger.domain.quantities import QUANTITIES
-from ledger.domain.replicas import Disagreement, Replicas, count_once, loss_means, lowest_rank, measured_once, sort_rows
+from ledger.domain.replicas import Disagreement, Replicas, count_once, loss_means, lowest_rank, measured_once, sort_rows, writer_places
 
 APPLIED, SKIPPED, ABANDONED, OPEN, HELD, DISCARDED = range(6)
 OUTCOME_NAMES = ("applied", "skipped", "abandoned", "open", "held", "discarded")
@@ -93,7 +93,7 @@ def _superseded(events: Events, number: Integers, retry: Integers, shard: Intege
     is_open = outcome == OPEN
     if not is_open.any():
         return np.zeros(len(events), dtype=np.bool_)
-    order = np.lexsort((events.counts("seq"), events.rank, is_open, shard, retry, number))
+    order = np.lexsort((writer_places(events), events.counts("seq"), events.rank, is_open, shard, retry, number))
     size, opened = len(order), is_open[order]
     shards = segments.starts_of(number[order], retry[order], shard[order])
     closed = segments.spread(segments.some(~opened, shards), shards, size)

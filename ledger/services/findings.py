@@ -98,7 +98,8 @@ def _about_objective(books: Books, ordinal: int) -> Iterator[dict[str, Any]]:
     steps = sorted((number, step, total.outcome) for total in own for number, step in total.extras.get("schedule", ()))
     if not steps or steps[0][0] == steps[-1][0]:
         return
-    applied = sum(total.attempts for total in own if total.outcome == "applied") - (steps[0][2] == "applied")
+    # A held update may turn out to be applied: it may have moved the clock.
+    applied = sum(total.attempts for total in own if total.outcome in ("applied", "held")) - (steps[0][2] in ("applied", "held"))
     moved = steps[-1][1] - steps[0][1]
     if moved > applied:
         yield finding("schedule_clock_mismatch", books.name(ordinal), steps[-1][0], expected=applied, found=moved)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import Connection, Engine, Row
-from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, TimeoutError as PoolExhausted
+from sqlalchemy.exc import DatabaseError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 from ledger.domain.errors import DatabaseUnavailable
 from ledger.storage.engine import is_embedded
@@ -25,7 +26,10 @@ def faults_named() -> Iterator[None]:
         yield
     except IntegrityError as error:
         raise Overtaken from error
-    except (OperationalError, InterfaceError, PoolExhausted) as error:
+    except (OperationalError, InterfaceError, PoolExhausted, DatabaseError) as error:
+        # Of the faults that are of no narrower kind, one is that the file is no database; the narrower kinds are faults of ours.
+        if isinstance(error, DatabaseError) and type(error) not in (DatabaseError, OperationalError, InterfaceError):
+            raise
         raise DatabaseUnavailable(str(getattr(error, "orig", None) or error).strip().splitlines()[0]) from error
 
 

@@ -1,137 +1,142 @@
-"""Commands: what they print, and the exit codes that scripts go by."""
+"""Commands end as they say: with what was asked for on standard output, or a sentence and an exit code, never a traceback."""
 
 import json
-from collections.abc import Iterator
+import os
+import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
+from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from ledger.cli import app
-from ledger.config import Settings
+from ledger.storage.engine import open_engine
 from service import running
-from worked_example import RUN, batch, columns, play
+from worked_example import play
 
-EQUATION_ROWS = {
-    "attempted": "360",
-    "preserved": "252",
-    "pending": "0",
-    "lost to restart": "72",
-    "skipped": "36",
-    "dropped": "0",
-}
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of the machine reaches a test."""
+    for name in [name for name in os.environ if name.startswith("LEDGER_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 @pytest.fixture(scope="module")
-def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a database that has seen the worked example."""
-    folder = tmp_path_factory.mktemp("cli")
-    with running(folder) as client:
-        play(client)
-    yield f"sqlite:///{folder / 'ledger.db'}"
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with the worked example."""
+    folder = tmp_path_factory.mktemp("ledger")
+    with running(folder) as service:
+        play(service)
+    return folder / "ledger.db"
 
 
-def run(*arguments: str, database: str = "sqlite:///nowhere/ledger.db") -> Result:
-    """A command."""
-    return CliRunner().invoke(app, [*arguments], env={"LEDGER_DATABASE_URL": database, "COLUMNS": "140"})
+def ledger(database: Path | str, *arguments: str) -> Result:
+    address = database if isinstance(database, str) else f"sqlite:///{database}"
+    return CliRunner().invoke(app, arguments, env={"LEDGER_DATABASE_URL": address})
 
 
-def test_report_in_words(ledger: str) -> None:
-    result = run("report", "demo", database=ledger)
-    assert result.exit_code == 0, result.output
-    lines = [line.split() for line in result.stdout.splitlines()]
-    for term, targets in EQUATION_ROWS.items():
-        cells = next(line for line in lines if line[: len(term.split())] == term.split())
-        # term, share and its sign, slots, tokens, targets
-        assert cells[len(term.split()) + 4] == targets
+def refused(result: Result, code: int, sentence: str) -> None:
+    """The command ended with that code and one sentence on standard error."""
+    assert (result.exit_code, result.stdout) == (code, ""), result.output
+    assert sentence in result.stderr
+    assert result.stderr.startswith("ledger: ")
+    assert result.stderr.count("\n") == 1
 
 
-def test_report_as_json_is_the_report_itself(ledger: str) -> None:
-    result = run("report", "default/demo", "--format", "json", database=ledger)
-    report: dict[str, Any] = json.loads(result.stdout)
-    assert report["balance"]["valid_targets"]["preserved"] == 252
+def test_the_report_says_the_worked_example(played: Path) -> None:
+    result = ledger(played, "report", "demo")
+    assert result.exit_code == 0
+    assert "10 updates were attempted: 9 applied, 1 skipped. 3 of them redid a number that had been attempted before." in result.stdout
+    assert [line.split()[-3] for line in result.stdout.splitlines() if line.startswith(("attempted", "preserved"))] == ["360", "252"]
+    exposure = json.loads(ledger(played, "report", "default/demo", "--format", "json").stdout)
+    assert exposure["balance"]["valid_targets"]["lost_to_restart"] == 72
+    assert "| preserved | 70.0 % |" in ledger(played, "report", "demo", "--format", "markdown").stdout
 
 
-def test_report_as_if_another_attempt_were_the_head(ledger: str) -> None:
-    report = json.loads(run("report", "demo", "--head", "a1", "--format", "json", database=ledger).stdout)
-    assert report["balance"]["valid_targets"]["pending"] == 72
-    assert report["as_of"]["head"] == "a1"
+def test_verification_finds_the_books_the_same(played: Path) -> None:
+    for arguments in (["verify"], ["verify", "demo"], ["verify", "--rebuild", "default/demo"]):
+        result = ledger(played, *arguments)
+        assert (result.exit_code, result.stdout) == (0, "default/demo: the same\n")
 
 
-def test_report_as_markdown_holds_exact_figures(ledger: str) -> None:
-    text = run("report", "demo", "--format", "markdown", database=ledger).stdout
-    assert "| lost to restart | 20.0 % | 128 | 96 | 72 | 8 | 2 |" in text
+def test_a_difference_is_told_and_ends_with_1(played: Path, tmp_path: Path) -> None:
+    changed = tmp_path / "changed.db"
+    shutil.copy(played, changed)
+    engine = open_engine(f"sqlite:///{changed}")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE totals SET known_valid_targets = 1 WHERE outcome = 'applied' AND attempt = 2"))
+    engine.dispose()
+    result = ledger(changed, "verify", "demo")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("default/demo: ")
+    assert "the same" not in result.stdout
 
 
-def test_export_is_every_entry(ledger: str, tmp_path: Path) -> None:
-    printed = run("export", "demo", database=ledger)
-    written = run("export", "demo", "--output", str(tmp_path / "log"), database=ledger)
-    assert (printed.exit_code, written.exit_code) == (0, 0)
-    assert (tmp_path / "log").read_text() == printed.stdout
-    assert [json.loads(line)["offset"] for line in printed.stdout.splitlines()] == [*range(1, len(printed.stdout.splitlines()) + 1)]
+def test_the_export_is_the_raw_log_in_order(played: Path, tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in ledger(played, "export", "demo").stdout.splitlines()]
+    assert [line["offset"] for line in lines] == [*range(1, len(lines) + 1)]
+    assert sum(line.get("valid_targets") or 0 for line in lines) == 360
+    assert ledger(played, "export", "demo", "-o", str(tmp_path / "log")).stdout == ""
+    assert [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()] == lines
 
 
-def test_verify_finds_both_accounts_the_same(ledger: str) -> None:
-    result = run("verify", database=ledger)
-    assert (result.exit_code, result.stdout) == (0, "default/demo: the same\n")
+def test_what_is_unknown_ends_with_3(played: Path, tmp_path: Path) -> None:
+    for arguments in (["report", "none"], ["verify", "none"], ["export", "none", "-o", str(tmp_path / "never")]):
+        refused(ledger(played, *arguments), 3, "no run default/none has been opened")
+    assert not (tmp_path / "never").exists()
+    refused(ledger(played, "report", "demo", "--head", "a9"), 3, "a9")
+    refused(ledger(played, "export", "demo", "-o", str(tmp_path / "none" / "log")), 3, "cannot be written")
 
 
-def test_database_commands(tmp_path: Path) -> None:
-    database = f"sqlite:///{tmp_path / 'new.db'}"
-    assert run("db", "current", database=database).stdout == "empty\n"
-    assert run("db", "check", database=database).exit_code == 1
-    assert run("db", "upgrade", database=database).exit_code == 0
-    assert "nothing to do" in run("db", "upgrade", database=database).stdout
-    assert run("db", "check", database=database).exit_code == 0
+@pytest.mark.parametrize("arguments", [["report", "demo"], ["verify"], ["export", "demo"], ["db", "current"], ["db", "check"]])
+def test_a_ledger_that_is_not_there_is_not_made(tmp_path: Path, arguments: list[str]) -> None:
+    refused(ledger(tmp_path / "none" / "ledger.db", *arguments), 3, "there is no ledger at")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("arguments", [["report", "demo"], ["verify"], ["db", "upgrade"], ["db", "check"], ["serve", "--port", "0"]])
+def test_a_database_that_cannot_be_used_is_a_sentence(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "notes.txt").write_text("These are no books. " * 100)
+    refused(ledger(tmp_path / "notes.txt", *arguments), 3, "file is not a database")
+    refused(ledger("postgresql://ledger@127.0.0.1:1/ledger", *arguments), 3, "refused")
+
+
+@pytest.mark.parametrize("arguments", [["db", "upgrade"], ["serve", "--port", "0"]])
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "file").write_text("")
+    refused(ledger(tmp_path / "file" / "ledger.db", *arguments), 3, "")
+
+
+@pytest.mark.parametrize("address", ["mysql://u@h/d", "ledger.db", "sqlite://", ""])
+def test_a_database_of_another_kind_is_wrong_usage(address: str) -> None:
+    refused(ledger(address, "report", "demo"), 2, "LEDGER_DATABASE_URL: an address is sqlite:///PATH or postgresql+psycopg://")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "sentence"),
+    ("arguments", "sentence"),
     [
-        (("report", "none"), 3, "no run default/none has been opened"),
-        (("report", "demo", "--head", "none"), 3, "no attempt none"),
-        (("verify", "none"), 3, "no run default/none has been opened"),
-        (("export", "none"), 3, "no run default/none has been opened"),
-        (("report", "demo", "--url", "http://127.0.0.1:1"), 3, "cannot be reached: "),
-        (("report", "demo", "--url", "ftp://x"), 2, "--url begins with http"),
-        (("report", "demo", "--format", "xml"), 2, "xml"),
-        (("serve", "--host", "0.0.0.0"), 2, "can be reached by other machines"),
-        (("serve", "--port", "70000"), 2, "LEDGER_PORT"),
-        (("report",), 2, "RUN"),
-        (("nonsense",), 2, "nonsense"),
+        (["--host", "0.0.0.0"], "0.0.0.0 can be reached by other machines, and the ledger has no access control"),
+        (["--host", "ledger.example"], "ledger.example can be reached by other machines"),
+        (["--port", "70000"], "LEDGER_PORT"),
+        (["--workers", "0"], "LEDGER_WORKERS"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_sentence(ledger: str, arguments: tuple[str, ...], code: int, sentence: str) -> None:
-    result = run(*arguments, database=ledger)
-    assert result.exit_code == code
-    assert sentence in result.stderr
-    assert "Traceback" not in result.output
+def test_a_setting_that_cannot_be_ends_with_2(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    refused(ledger(tmp_path / "ledger.db", "serve", *arguments), 2, sentence)
+    assert not (tmp_path / "ledger.db").exists()
 
 
-def test_a_ledger_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    place = tmp_path / "folder" / "ledger.db"
-    result = run("report", "demo", database=f"sqlite:///{place}")
-    assert (result.exit_code, place.exists()) == (3, False)
-    assert "there is no ledger" in result.stderr
+def test_the_schema_is_told_and_checked(tmp_path: Path) -> None:
+    database = tmp_path / "ledger.db"
+    assert ledger(database, "db", "upgrade").stdout.startswith("empty -> ")
+    assert "nothing to do" in ledger(database, "db", "upgrade").stdout
+    version = ledger(database, "db", "current").stdout.strip()
+    assert ledger(database, "db", "check").stdout == f"{version}: current\n"
+    assert ledger(database, "verify").stdout == "there are no runs\n"
 
 
-def test_a_server_database_that_is_away_is_said(tmp_path: Path) -> None:
-    result = run("db", "current", database="postgresql://127.0.0.1:1/ledger?connect_timeout=2")
-    assert result.exit_code == 3
-    assert "Traceback" not in result.output
-
-
-def test_a_report_needs_no_service_to_be_up_to_date(tmp_path: Path) -> None:
-    with running(tmp_path, projection_interval_seconds=60) as client:
-        play(client)
-        late = batch(0, updates=columns(60, {8: "applied"}, 0))
-        client.post(f"{RUN}/attempts/a2/events", json=late).raise_for_status()
-    report = json.loads(run("report", "demo", "--format", "json", database=f"sqlite:///{tmp_path / 'ledger.db'}").stdout)
-    assert report["updates"]["held"] == 1
-
-
-def test_settings_come_from_the_environment_and_flags_win(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEDGER_PORT", "9000")
-    assert Settings().port == 9000
-    assert Settings(port=1).port == 1
+def test_a_service_that_is_away_ends_with_3(tmp_path: Path) -> None:
+    refused(ledger(tmp_path / "x", "report", "demo", "--url", "http://127.0.0.1:1"), 3, "http://127.0.0.1:1 cannot be reached")
+    refused(ledger(tmp_path / "x", "report", "demo", "--url", "file:///etc"), 2, "--url begins with http:// or https://")

@@ -31,7 +31,7 @@ def test_no_time_and_unknown_counts_give_no_value() -> None:
     ("work", "skipped", "recomputed"),
     [("attempted", True, True), ("applied", False, True), ("trajectory", False, False), ("preserved", False, False)],
 )
-def test_whose_work_is_in_the_numerator(work: str, skipped: bool, recomputed: bool) -> None:  # noqa: FBT001
+def test_whose_work_is_in_the_numerator(work: str, skipped: bool, recomputed: bool) -> None:
     assert (of(work=work)["includes_skipped"], of(work=work)["includes_recomputed"]) == (skipped, recomputed)
 
 

@@ -107,3 +107,10 @@ def test_the_schedule_step_is_that_of_the_lowest_rank_that_says_it() -> None:
 def test_microbatches_are_added_over_data_parallel_ranks() -> None:
     rows = [row(rank, 1, 1.0, microbatches=4) for rank in range(4)]
     assert fold({"dp": 2, "tp": 2}, *rows).microbatches.tolist() == [8]
+
+
+def test_of_two_processes_of_a_rank_the_first_by_name_speaks_whichever_arrived_first() -> None:
+    early = row(0, 10, 20.0, writer="b", outcome="skipped", reason="overflow", reported_loss=2.0)
+    late = row(0, 10, 30.0, writer="a", outcome="skipped", reason="nonfinite", reported_loss=3.0)
+    for groups in (fold({"dp": 1}, early, late), fold({"dp": 1}, late, early)):
+        assert (only(groups.token_mean), only(groups.reported_loss), groups.reason) == (3.0, 3.0, ["nonfinite"])
