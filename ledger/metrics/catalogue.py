@@ -5,6 +5,7 @@
 | quantities | one family a quantity; the unit is in the name, in `# UNIT` and as the label `unit` |
 | totals that are not known | no sample: `training_ledger_…_unknown_updates` counts the updates that lack the quantity |
 | what can fall | a gauge; only restarts and what this process took in are counters |
+| rates | by the time of events, with what they include as labels; no sample while there is no time, or a total is not known |
 | labels | never a rank, an update, a checkpoint or an attempt |
 
 Samples are doubles: exact to 2^53, the nearest double beyond.
@@ -17,6 +18,8 @@ from ledger.domain.quantities import QUANTITIES, UNITS
 
 PREFIX = "training_ledger_"
 COUNTED = (*QUANTITIES, "updates")
+RATES = (("applied", "update"), ("preserved", "wall"))
+"""Work and time of the rates in a scrape: how fast a run trains, and how fast it comes to something that is kept."""
 RUN_LABELS = ("project", "run")
 
 
@@ -50,6 +53,13 @@ def _quantity_families(quantity: str) -> tuple[Family, ...]:
         gauge("applied_", f"The {words} of updates that the optimizer applied."),
         gauge("skipped_", f"The {words} of updates that the optimizer skipped.", "reason"),
         gauge("imbalance_", f"Attempted {words} minus the sum of the buckets, in exact integers; anything but 0 is a bug."),
+        Family(
+            f"rate_{quantity}_per_second",
+            "gauge",
+            f"The {words} of some work over the run, divided by the time that the ranks measured; never by the time between scrapes.",
+            (*labels, "work", "window", "includes_skipped", "includes_recomputed", "clock"),
+            f"{unit}_per_second",
+        ),
         gauge("recomputed_", f"The {words} of work whose update number had been attempted before."),
     )
     if quantity == "updates":

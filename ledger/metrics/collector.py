@@ -45,6 +45,16 @@ def run_samples(run: Mapping[str, Any], exposure: Mapping[str, Any], now: dateti
     yield "last_event_timestamp_seconds", place, last_event_at.timestamp()
 
 
+def rate_samples(run: Mapping[str, Any], rates: Sequence[Mapping[str, Any]]) -> Iterator[Sample]:
+    """The samples of a run's rates; those that are not known have none."""
+    for rate in rates:
+        if rate["value"] is not None:
+            included = [str(rate[name]).lower() for name in ("includes_skipped", "includes_recomputed")]
+            unit = f"{UNITS[rate['quantity']]}_per_second"
+            labels = (str(run["project"]), str(run["run"]), unit, rate["work"], "run", *included, "+".join(rate["time"]))
+            yield f"rate_{rate['quantity']}_per_second", labels, rate["value"]
+
+
 def _status(head: Mapping[str, Any] | None, silent: timedelta) -> str:
     if head is not None and head["ended"] is not None:
         return "ended"

@@ -13,14 +13,16 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 
 from ledger.domain.errors import LedgerError
-from ledger.metrics.collector import Sample, families_of, run_samples
+from ledger.metrics.catalogue import COUNTED, RATES
+from ledger.metrics.collector import Sample, families_of, rate_samples, run_samples
 from ledger.metrics.measured import Measured
-from ledger.services import registration, reports
+from ledger.services import rates, registration, reports
 from ledger.services.reports import Reports
 
 LONGEST_WAIT_SECONDS = 1.0
 """A scrape would rather leave a run out than wait for one that is behind."""
 RUNS_A_PAGE = 1000
+ASKED_RATES = [(quantity, work, time) for quantity in COUNTED for work, time in RATES]
 END = b"# EOF\n"
 
 log = structlog.get_logger("ledger.metrics")
@@ -87,6 +89,7 @@ class Exposition:
                 exposure = reports.exposure(self._reports, run["project"], run["run"])
                 described = registration.describe_run(self._reports.store, run["project"], run["run"])
                 samples += run_samples(described, exposure, self._reports.clock())
+                samples += rate_samples(described, rates.run_rates(self._reports, run["project"], run["run"], ASKED_RATES))
             except LedgerError as error:
                 unread += 1
                 log.warning("unread", project=run["project"], run=run["run"], code=error.code)

@@ -1,12 +1,12 @@
 """Which data a trajectory drew: coverage along the whole path that leads to a checkpoint or a head, across forks."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ledger.domain.coverage import CLASS_OF_OUTCOME, EFFECTIVE, PASSED, Drawn, StreamCoverage, coverage_of
+from ledger.domain.coverage import CLASS_OF_OUTCOME, EFFECTIVE, HELD, PASSED, Drawn, StreamCoverage, coverage_of
 from ledger.domain.exposure import Fates
 from ledger.domain.trajectory import Save, Segment, Tree
 from ledger.services.books import Books
@@ -64,8 +64,8 @@ def drawn_along(books: Books, stretches: Iterable[Stretch]) -> Iterator[tuple[St
         fates = Fates(stretch.path, None, ())
         undecided = {ordinal for ordinal, node in stretch.tree.nodes.items() if node.undecided is not None}
         for item in history.drawn_of(books.connection, stretch.run.id, fates.place):
-            if fates.on_trajectory(item.attempt, item.first) and item.attempt not in undecided:
-                yield stretch, item
+            if fates.on_trajectory(item.attempt, item.first):
+                yield stretch, _held(item) if item.attempt in undecided else item
         keys, rows = _early_of(books, stretch)
         for row in rows:
             saves = keys[row.attempt, row.number, row.part, row.retry]
@@ -75,6 +75,11 @@ def drawn_along(books: Books, stretches: Iterable[Stretch]) -> Iterator[tuple[St
             save = stretch.path[fates.place[jump.attempt]].save
             if save is None or jump.number <= save.update or jump.before(save):
                 yield stretch, DrawnInterval(jump.attempt, jump.number, _span(jump.stream, jump.epoch, PASSED, [(jump.start, jump.stop)]))
+
+
+def _held(item: DrawnInterval) -> DrawnInterval:
+    """What an undecided attempt drew: held like its updates, so neither trained on nor a gap."""
+    return replace(item, drawn=replace(item.drawn, effect=HELD))
 
 
 def _span(stream: str, epoch: int, effect: str, spans: list[tuple[int, int]]) -> Drawn:

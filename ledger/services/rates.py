@@ -23,14 +23,24 @@ def rates(
     domain.checked(quantity, work, time, per)
     span = domain.window_of(window)
     with open_books(reports, project, run) as books:
-        totals, attempts = _window(books, span)
-        seconds = _seconds(books, totals, attempts, time, span)
-        accelerators = {ordinal: _accelerators(books, ordinal) for ordinal in attempts}
-        per_unit = {
-            "job": math.fsum(seconds.values()),
-            "accelerator": math.fsum(value * accelerators.get(ordinal, 1) for ordinal, value in seconds.items()),
-        }
-        return domain.rate(quantity, work, time, span, per, _numerator(books, totals, quantity, work), per_unit)
+        return _rate(books, quantity, work, time, span, per)
+
+
+def run_rates(reports: Reports, project: str, run: str, asked: Iterable[tuple[str, str, str]]) -> list[dict[str, Any]]:
+    """Rates of the whole job over the whole run, for each quantity, work and time that is asked, all of one moment. Raises: RunUnknown."""
+    with open_books(reports, project, run) as books:
+        return [_rate(books, quantity, work, [time], Window("run"), "job") for quantity, work, time in asked]
+
+
+def _rate(books: Books, quantity: str, work: str, time: list[str], span: Window, per: str) -> dict[str, Any]:
+    totals, attempts = _window(books, span)
+    seconds = _seconds(books, totals, attempts, time, span)
+    accelerators = {ordinal: _accelerators(books, ordinal) for ordinal in attempts}
+    per_unit = {
+        "job": math.fsum(seconds.values()),
+        "accelerator": math.fsum(value * accelerators.get(ordinal, 1) for ordinal, value in seconds.items()),
+    }
+    return domain.rate(quantity, work, time, span, per, _numerator(books, totals, quantity, work), per_unit)
 
 
 def _window(books: Books, span: Window) -> tuple[list[Total], list[int]]:

@@ -123,7 +123,8 @@ def encode(events: Events) -> bytes:
         "columns": {column.name: writer.column(events.columns[column.name]) for column in events.kind.columns},
     }
     text = json.dumps(header, separators=(",", ":")).encode()
-    return VERSION + zstandard.ZstdCompressor(level=LEVEL).compress(b"".join((struct.pack("<I", len(text)), text, *writer.parts)))
+    plain = b"".join((struct.pack("<I", len(text)), text, *writer.parts))
+    return VERSION + zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(plain)
 
 
 def decode(kind: str, payload: bytes) -> Events:

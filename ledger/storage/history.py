@@ -96,14 +96,17 @@ def saves_of(connection: Connection, run_id: int) -> list[Save]:
     return [_save(row) for row in connection.execute(query)]
 
 
-def fork_save(connection: Connection, run: Run) -> Save | None:
+def fork_save(connection: Connection, run: Run, below: frozenset[int] = frozenset()) -> Save | None:
     """The other run's checkpoint that this run was forked from, as far as the ledger knows it."""
-    found = fork_source(connection, run)
+    found = fork_source(connection, run, below)
     return None if found is None else found[1]
 
 
-def fork_source(connection: Connection, run: Run) -> tuple[Run, Save] | None:
-    """The run that this one was forked from, and the save."""
+def fork_source(connection: Connection, run: Run, below: frozenset[int] = frozenset()) -> tuple[Run, Save] | None:
+    """The run that this one was forked from, and the save; a run that was forked from itself, over others perhaps, has no source.
+
+    `below` are the runs that ask: those that were forked from this one.
+    """
     source = run.forked_from
     if source is None:
         return None
@@ -112,7 +115,9 @@ def fork_source(connection: Connection, run: Run) -> tuple[Run, Save] | None:
     except RunUnknown:
         return None
     names = {launch.attempt.name: launch.attempt.ordinal for launch in registry.launches(connection, other.id)}
-    above = tree(connection, other)
+    if other.id == run.id or other.id in below:
+        return None
+    above = tree(connection, other, below | {run.id})
     found = [save for save in above.saves if save.checkpoint == source["checkpoint"]]
     if source.get("attempt") is not None:
         found = [save for save in found if save.attempt == names.get(source["attempt"])]
@@ -121,14 +126,14 @@ def fork_source(connection: Connection, run: Run) -> tuple[Run, Save] | None:
     return None if newest is None else (other, newest)
 
 
-def tree(connection: Connection, run: Run) -> Tree:
+def tree(connection: Connection, run: Run, below: frozenset[int] = frozenset()) -> Tree:
     """The run's attempts and how they follow each other."""
     kept = states(connection, run.id)
     attempts = [
         replace(launch.attempt, numbers=kept[launch.attempt.ordinal].numbers) if launch.attempt.ordinal in kept else launch.attempt
         for launch in registry.launches(connection, run.id)
     ]
-    return tree_of(attempts, saves_of(connection, run.id), fork_save(connection, run), run.forked_from is not None)
+    return tree_of(attempts, saves_of(connection, run.id), fork_save(connection, run, below), run.forked_from is not None)
 
 
 def quantities_of(row: Any) -> tuple[dict[str, int], dict[str, int]]:

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 
 from ledger.domain.errors import LedgerError, ProjectionBehind
-from ledger.services import registration, reports
+from ledger.services import rates, registration, reports
 from ledger.services.reports import Reports
 from ledger.web.views import Shown, run_view, runs_view
 
@@ -108,10 +108,7 @@ def run_page(request: Request, project: Name, run: Name, quantity: Quantity = "v
         objective=reports.objective(source, project, run),
         checkpoints=reports.checkpoints(source, project, run, None, CHECKPOINTS_READ),
         findings=reports.findings(source, project, run, None, FINDINGS_SHOWN)["findings"],
-        rates=[
-            reports.rates(source, project, run, quantity=quantity, work=work, time=[time], window="run", per="job")
-            for work, time in RATES_SHOWN
-        ],
+        rates=rates.run_rates(source, project, run, [(quantity, work, time) for work, time in RATES_SHOWN]),
     )
     return _page("run.html", run_view(shown, quantity) | {"refresh_seconds": REFRESH_SECONDS})
 

@@ -1,7 +1,6 @@
 """Integers stay exact beyond 2^53 and beyond 2^63: in the database, in the reports, over HTTP."""
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,14 +107,14 @@ def test_the_largest_count_and_position_come_back_from_the_raw_log(client: TestC
     assert entry["ranges"] == [["train", LARGEST, LARGEST - 1, LARGEST]]
 
 
-@pytest.mark.parametrize("wrong", [LARGEST + 1, -1, 1.0, True, "1", 2**63, 2**64])
-def test_a_count_that_is_no_count_is_refused_and_nothing_of_the_batch_is_stored(client: TestClient, wrong: Any) -> None:
+def test_a_count_that_is_no_count_is_refused_and_nothing_of_the_batch_is_stored(client: TestClient) -> None:
     before = exposure(client)["as_of"]["events"]
-    columns = block(1, 2, 1, outcome="applied")
-    columns["valid_targets"] = [5, wrong]
-    answer = post(client, "a1", 0, updates=columns)
-    assert answer.status_code == 422
-    assert answer.json()["pointer"].startswith("/ranks/0/updates/valid_targets")
+    for wrong in (LARGEST + 1, -1, 1.0, True, "1", 2**63, 2**64):
+        columns = block(1, 2, 1, outcome="applied")
+        columns["valid_targets"] = [5, wrong]
+        answer = post(client, "a1", 0, updates=columns)
+        assert answer.status_code == 422, wrong
+        assert answer.json()["pointer"].startswith("/ranks/0/updates/valid_targets")
     report = exposure(client)
     assert (report["as_of"]["events"], report["updates"]["attempted"]) == (before, 0)
 
@@ -124,9 +123,6 @@ def test_a_count_of_nothing_is_zero_and_one_that_is_left_out_is_null(client: Tes
     for rank in range(RANKS):
         columns = {"seq": [1], "update": [1], "outcome": ["applied"], "valid_targets": [0], "input_slots": [None]}
         assert post(client, "a1", rank, updates=columns).is_success
-    deadline = time.monotonic() + 10
-    while exposure(client)["updates"]["applied"] != 1:
-        assert time.monotonic() < deadline
     balance = exposure(client)["balance"]
     assert balance["valid_targets"]["attempted"] == 0
     assert balance["input_slots"]["attempted"] is None
