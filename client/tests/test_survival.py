@@ -1,9 +1,12 @@
 """What a process that dies leaves behind: every event whose call had returned, and nothing invented."""
 
+import itertools
 import os
 import random
 import signal
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -301,3 +304,38 @@ def test_a_living_process_keeps_its_spool_to_itself(
     assert "events to send" in capsys.readouterr().out
     assert drain(tmp_path / "spool", server) == 0
     assert server.ledger.rows("updates")
+
+
+def test_threads_that_are_switched_all_the_time_lose_nothing(start: Start, server: RecordingServer) -> None:
+    run = start(url=server.url, spool_bytes=1 << 24)
+    usual = sys.getswitchinterval()
+    calls = itertools.count()
+
+    def recording(base: int) -> None:
+        for number in range(base, base + 3000):
+            run.counter("steps", number)
+            with run.update(number) as update:
+                update.microbatch(input_slots=1, consumed_tokens=1, valid_targets=1, samples=1, loss_sum=1.0)
+
+    previous = signal.signal(signal.SIGALRM, lambda number, frame: run.counter("signals", next(calls)))
+    sys.setswitchinterval(1e-6)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        threads = [threading.Thread(target=recording, args=(base,)) for base in (0, 10_000, 20_000)]
+        for thread in threads:
+            thread.start()
+        recording(30_000)
+        for thread in threads:
+            thread.join()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.setswitchinterval(usual)
+        signal.signal(signal.SIGALRM, previous)
+    assert run.health()["dropped"] == 0 and run.close(timeout=30)
+    numbers = [number for base in (0, 10_000, 20_000, 30_000) for number in range(base, base + 3000)]
+    counters = server.ledger.rows("counters")
+    assert sorted(row["value"] for row in counters if row["name"] == "steps") == numbers
+    assert sorted(row["value"] for row in counters if row["name"] == "signals") == list(range(next(calls)))
+    assert sorted(row["update"] for row in server.ledger.rows("updates")) == numbers
+    seqs = sorted(row["seq"] for kind in ("counters", "updates") for row in server.ledger.rows(kind))
+    assert seqs == list(range(1, len(seqs) + 1))

@@ -153,8 +153,8 @@ def _point_to_pages(console: Console, service: DemoLedger, plan: Plan) -> None:
 
 def _wait_for_interrupt(console: Console, service: DemoLedger) -> None:
     """Leave the server up until the user has seen enough."""
-    console.print("\nThe server stays up; Ctrl-C ends it.", highlight=False)
     try:
+        console.print("\nThe server stays up; Ctrl-C ends it.", highlight=False)
         if service.process is not None:
             service.process.wait()
     except KeyboardInterrupt:

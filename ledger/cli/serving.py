@@ -1,7 +1,10 @@
 """`ledger serve`: the service itself."""
 
 import os
+import signal
 import socket
+import sys
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -58,8 +61,15 @@ def _listen(settings: Settings) -> socket.socket:
         fail(UNREACHABLE, f"{settings.host}:{settings.port} cannot be bound: {error.strerror or error}")
 
 
+def _stopped(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(0)
+
+
 def _run(settings: Settings, listener: socket.socket) -> None:
     if settings.workers == 1:
+        # The server sends itself the signal again when it has ended in good order; without a handler that would count as a crash.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _stopped)
         config = uvicorn.Config(create_app(settings), access_log=False, log_level="warning", timeout_graceful_shutdown=STOP_SECONDS)
         uvicorn.Server(config).run(sockets=[listener])
         return

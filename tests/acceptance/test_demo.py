@@ -79,6 +79,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
                 line = process.stdout.readline()
                 assert line, output
                 output += line
+            guard.cancel()
             found = ADDRESS.search(output)
             assert found, output
             yield Demo(folder, found[1], output)

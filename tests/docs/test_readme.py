@@ -25,7 +25,7 @@ VARIES = (
     (re.compile(r"pid \d+"), "pid ..."),
     (re.compile(r"writer [0-9a-f]+: \d+ events"), "writer ...: ... events"),
     (re.compile(r"As of entry \d+"), "As of entry ..."),
-    (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"), "(time)"),
+    (re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.]+(Z| UTC)"), "(time)"),
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:8400"),
     (re.compile(r"[ \t]+$", re.MULTILINE), ""),
 )

@@ -3,6 +3,10 @@
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -126,6 +130,24 @@ def test_a_database_of_another_kind_is_wrong_usage(address: str) -> None:
 def test_a_setting_that_cannot_be_ends_with_2(tmp_path: Path, arguments: list[str], sentence: str) -> None:
     refused(ledger(tmp_path / "ledger.db", "serve", *arguments), 2, sentence)
     assert not (tmp_path / "ledger.db").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_service_that_is_told_to_stop_ends_with_0(tmp_path: Path, number: signal.Signals, workers: str) -> None:
+    command = [sys.executable, "-m", "ledger.cli", "serve", "--port", "0", "--workers", workers]
+    environment = os.environ | {"LEDGER_DATABASE_URL": f"sqlite:///{tmp_path / 'ledger.db'}"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as service:
+        assert service.stderr is not None
+        address = service.stderr.readline().split()[3]
+        try:
+            with urllib.request.urlopen(f"{address}/readyz", timeout=30) as answer:
+                assert answer.status == 200
+        finally:
+            service.send_signal(number)
+        rest = service.stderr.read()
+        assert service.wait(30) == 0
+    assert "Traceback" not in rest
 
 
 def test_the_schema_is_told_and_checked(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ SEGMENT_BYTES = 1 << 20
 TOTAL_BYTES = 256 << 20
 GAP_BYTES = 256
 """Room that a `gaps` event takes at most."""
+LONGEST_WAIT_SECONDS = 0.2
 STREAMS, STREAMS_BYTES = "streams", 64 << 10
 EMPTY = bytes(8)
 
@@ -53,6 +54,7 @@ class Spool:
         self.claimed_seq = 0
         self.lock = threading.RLock()
         """For the names of streams alone."""
+        self._making = threading.RLock()
         self._read = read
         self._sealed = False
         self._sizes: dict[int, int] = {1: segment_bytes}
@@ -166,7 +168,7 @@ class Spool:
         """Make the next segment ahead of its use, and tell of losses once there is room. Only the sender's thread calls this."""
         tail = self.mark[2]
         if self._spare is None and (self.lost is not None or tail > len(self.mark[1]) // 2):
-            self._provide(self.segment_bytes)
+            self._provide(self.segment_bytes - HEADER_BYTES - GAP_BYTES)
         self.tell_losses(self.segment_bytes // 4)
 
     def tell_losses(self, room_bytes: int) -> None:
@@ -287,8 +289,23 @@ class Spool:
         return lost[1]
 
     def _provide(self, record_bytes: int) -> bool:
-        """Make a segment that has room for the record; False where the spool or the disk is full."""
+        """See to a segment that has room for the record; False where the spool or the disk is full.
+
+        One thread makes it and the others wait for it, but not for long: a signal handler may have interrupted the one that makes it.
+        """
         size = max(self.segment_bytes, HEADER_BYTES + record_bytes + GAP_BYTES)
+        alone = self._making.acquire(timeout=LONGEST_WAIT_SECONDS)
+        try:
+            spare = self._spare
+            _, area, tail, _, _ = self.mark
+            if (spare is not None and len(spare[1]) >= size) or tail + record_bytes + GAP_BYTES <= len(area):
+                return True
+            return self._make_spare(size)
+        finally:
+            if alone:
+                self._making.release()
+
+    def _make_spare(self, size: int) -> bool:
         if sum(list(self._sizes.values())) + size > self.total_bytes:
             return False
         index = next(self._made)
