@@ -151,6 +151,8 @@ def create_app(settings: Settings) -> FastAPI:
         description=DESCRIPTION,
         docs_url=None,
         redoc_url=None,
+        # A redirect would name whatever host the request claims; one address, one resource.
+        redirect_slashes=False,
         lifespan=_lifespan(settings, measured),
     )
     problems.install(app)

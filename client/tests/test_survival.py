@@ -319,7 +319,7 @@ def test_threads_that_are_switched_all_the_time_lose_nothing(start: Start, serve
 
     previous = signal.signal(signal.SIGALRM, lambda number, frame: run.counter("signals", next(calls)))
     sys.setswitchinterval(1e-6)
-    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
     try:
         threads = [threading.Thread(target=recording, args=(base,)) for base in (0, 10_000, 20_000)]
         for thread in threads:

@@ -6,7 +6,7 @@ that descend from it are *undecided*: their work is held and the trajectory is t
 """
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -201,7 +201,8 @@ class _Resolver:
         self.named: dict[str, list[Save]] = {}
         for save in self.saves.values():
             self.named.setdefault(save.checkpoint, []).append(save)
-        self.parents: dict[int, int | None] = {attempt.ordinal: None for attempt in attempts}
+        # Until it is found, an attempt's parent is the one that it names.
+        self.parents: dict[int, int | None] = _named_owners(self.base)
 
     def _descends(self, ordinal: int, ancestor: int) -> bool:
         at: int | None = ordinal
@@ -209,23 +210,22 @@ class _Resolver:
             at = self.parents[at]
         return at is not None
 
-    def _may_own(self, owner: Attempt, child: Attempt) -> bool:
-        """Whether the owner is older; by the order of opening alone, a later one may turn out to be the parent, a descendant never."""
-        if self._descends(owner.ordinal, child.ordinal):
-            return False
-        undated = owner.started_at is None or child.started_at is None
-        return undated or self.place[owner.ordinal] < self.place[child.ordinal]
-
-    def _owners(self, child: Attempt, resume: Resume) -> list[Attempt]:
-        """Attempts that may own the save, the most likely first: older ones from the newest on, then ones opened later."""
+    def _older(self, child: Attempt, resume: Resume) -> Iterator[Attempt]:
+        """Attempts that may own the save, the newest first: the one that is named, else all that are older."""
         if resume.attempt is not None:
-            owner = self.by_name.get(resume.attempt)
-            return [owner] if owner and owner.ordinal != child.ordinal and not self._descends(owner.ordinal, child.ordinal) else []
-        possible = [a for a in self.base if a.ordinal != child.ordinal and self._may_own(a, child)]
-        older = [a for a in possible if self.place[a.ordinal] < self.place[child.ordinal]]
-        return [*reversed(older), *(a for a in possible if self.place[a.ordinal] > self.place[child.ordinal])]
+            named = self.by_name.get(resume.attempt)
+            owners = [] if named is None else [named]
+        else:
+            owners = self.base[: self.place[child.ordinal]][::-1]
+        return (owner for owner in owners if not self._descends(owner.ordinal, child.ordinal))
 
-    def _known(self, owners: Sequence[Attempt], resume: Resume) -> Save | None:
+    def _later(self, child: Attempt, resume: Resume) -> Iterator[Attempt]:
+        """Attempts that were opened later and may be the parent all the same, because no date says that they are newer."""
+        for owner in self.base[self.place[child.ordinal] + 1 :] if resume.attempt is None else ():
+            if None in (owner.started_at, child.started_at) and not self._descends(owner.ordinal, child.ordinal):
+                yield owner
+
+    def _known(self, owners: Iterable[Attempt], resume: Resume) -> Save | None:
         for owner in owners:
             own = [s for s in self.named.get(resume.checkpoint, ()) if s.attempt == owner.ordinal]
             if resume.update is not None:
@@ -234,7 +234,7 @@ class _Resolver:
                 return max(own, key=lambda save: save.update)
         return None
 
-    def _declared(self, owners: Sequence[Attempt], resume: Resume) -> Save | None:
+    def _declared(self, owners: Iterable[Attempt], resume: Resume) -> Save | None:
         """A save that the ledger only knows from the resume, in the newest older attempt that holds its update."""
         if resume.update is None:
             return None
@@ -244,13 +244,17 @@ class _Resolver:
                 return Save(owner.ordinal, resume.checkpoint, resume.update, accepted=True, origin="declared_on_resume")
         return None
 
+    def _forked(self, resume: Resume) -> Save | None:
+        """The checkpoint that the run was forked from, where that is the one meant."""
+        if self.fork is None or resume.attempt in self.by_name or resume.checkpoint != self.fork.checkpoint:
+            return None
+        return self.fork if resume.update in (None, self.fork.update) else None
+
     def save_of(self, child: Attempt, resume: Resume) -> Save | None:
         """The save that the attempt resumed from, as far as it can be told."""
-        owners = self._owners(child, resume)
-        save = self._known(owners, resume)
-        if save is None and self.fork is not None and resume.checkpoint == self.fork.checkpoint:
-            return self.fork
-        return save or self._declared(owners, resume)
+        save = self._known(self._older(child, resume), resume) or self._forked(resume)
+        save = save or self._declared(self._older(child, resume), resume)
+        return save or self._known(self._later(child, resume), resume)
 
     def node(self, child: Attempt) -> Node:
         """The attempt's place in the tree."""

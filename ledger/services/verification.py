@@ -56,12 +56,9 @@ def verify(store: Store, project: str, run: str, progress: Progress) -> Differen
             reported = _reported(source, project, run)
         except LedgerError:
             raise
-        except Exception:
-            # A journal that the projection stumbles over is a journal to look into.
-            fault = _fault_in_journal(store, project, run, progress)
-            if fault is None:
-                raise
-            return fault
+        except Exception as error:  # noqa: BLE001 - damaged rows may raise anything on their way through a report
+            # What a report stumbles over lies in the journal, or else in what was made of it.
+            return _fault_in_journal(store, project, run, progress) or _unreadable("/projections", error)
         with store.read() as connection:
             at_rest = _moments(connection, project, run) == before and reported.offsets == {before[0][1]}
             if at_rest or is_last:
@@ -109,6 +106,10 @@ def _pages(page_after: Callable[[str | None], dict[str, Any]]) -> Iterator[dict[
         yield page
 
 
+def _unreadable(place: str, error: Exception) -> Difference:
+    return Difference(place, "rows that can be read", f"{type(error).__name__}: {error}")
+
+
 def _fault_in_journal(store: Store, project: str, run: str, progress: Progress) -> Difference | None:
     try:
         with store.read() as connection:
@@ -133,6 +134,8 @@ def _compare(connection: Connection, project: str, run: str, reported: _Reported
         return next(_differences(connection, found, reported, at), None)
     except JournalFault as fault:
         return Difference(fault.place, fault.found, fault.expected, "an intact journal")
+    except kept.Damaged as error:
+        return Difference(f"/{error.table}", "rows that can be read", str(error))
 
 
 def _differences(connection: Connection, run: Run, reported: _Reported, at: Callable[[int], Recount]) -> Iterator[Difference]:

@@ -4,6 +4,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, select
 
+from ledger.domain.exposure import DECIDED_BY_OPTIMIZER
 from ledger.domain.updates import PART_UPDATE
 from ledger.storage.tables import updates
 
@@ -25,13 +26,12 @@ def rows(connection: Connection, run_id: int, limit: int) -> list[Row[Any]]:
 
 
 def rows_unknown(connection: Connection, run_id: int, attempt: int, quantity: str, limit: int) -> list[Row[Any]]:
-    """Updates of an attempt whose shards have all reported, and that yet lack a quantity."""
+    """Decided updates of an attempt that lack a quantity; what is held may yet learn it."""
     query = select(_c.attempt, _c.number, _c.retry, _c[f"unknown_{quantity}"].label("shards")).where(
         _c.run_id == run_id,
         _c.attempt == attempt,
         _c.part == PART_UPDATE,
         _c[f"unknown_{quantity}"] > 0,
-        _c.shards_reported >= _c.shards_expected,
-        _c.outcome != "open",
+        _c.outcome.in_(DECIDED_BY_OPTIMIZER),
     )
     return list(connection.execute(query.order_by(_c.number, _c.retry).limit(limit)))

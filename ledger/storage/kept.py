@@ -1,7 +1,7 @@
 """What the tables keep of a run, row by row: for a verification, which trusts none of them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sqlalchemy import Connection, Row, Table, func, select, tuple_
@@ -17,12 +17,28 @@ _CHECKPOINT_NAMES = {"checkpoint": "checkpoint", "state": "state", "update": "up
 _PLAIN: dict[str, tuple[Table, dict[str, str]]] = {**PLAIN_KINDS, "checkpoints": (checkpoint_rows, _CHECKPOINT_NAMES)}
 
 
+class Damaged(Exception):
+    """A kept row cannot be read."""
+
+    def __init__(self, table: Table, why: str) -> None:
+        super().__init__(why)
+        self.table = table.name
+
+
+def _read(table: Table, reading: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return reading(value)
+    except Exception as error:
+        # Damaged bytes may raise anything on their way through the decoder.
+        raise Damaged(table, f"{type(error).__name__}: {error}") from error
+
+
 def journalled_streams(connection: Connection, run_id: int) -> dict[tuple[int, int, str], list[tuple[int, int]]]:
     """The sequence numbers that the table of streams says are journalled, by attempt, rank and writer, as half-open spans."""
     c = streams.c
     query = select(c.attempt, c.rank, c.writer, c.journalled).where(c.run_id == run_id)
     return {
-        (attempt, rank, writer): [(start, stop) for start, stop in json.loads(text)]
+        (attempt, rank, writer): [(start, stop) for start, stop in _read(streams, json.loads, text)]
         for attempt, rank, writer, text in connection.execute(query)
     }
 
@@ -31,7 +47,10 @@ def numbers_of_attempts(connection: Connection, run_id: int) -> dict[int, tuple[
     """The numbers that each attempt is kept to have attempted, and those of them that older ones had, as half-open spans."""
     c = attempt_states.c
     query = select(c.attempt, c.numbers, c.recomputed).where(c.run_id == run_id)
-    return {attempt: (json.loads(numbers), json.loads(again)) for attempt, numbers, again in connection.execute(query)}
+    return {
+        attempt: (_read(attempt_states, json.loads, numbers), _read(attempt_states, json.loads, again))
+        for attempt, numbers, again in connection.execute(query)
+    }
 
 
 def groups(connection: Connection, run_id: int) -> Iterator[dict[str, Any]]:
@@ -43,7 +62,7 @@ def groups(connection: Connection, run_id: int) -> Iterator[dict[str, Any]]:
     query = select(*columns).where(c.run_id == run_id).order_by(*(c[name] for name in GROUP_KEY)).limit(ROWS_TOGETHER)
     rows = connection.execute(query).all()
     while rows:
-        yield from ({**row._asdict(), "ranges": unpack(row.ranges) or []} for row in rows)
+        yield from ({**row._asdict(), "ranges": _read(updates, unpack, row.ranges) or []} for row in rows)
         rows = connection.execute(query.where(key > tuple_(*(getattr(rows[-1], name) for name in GROUP_KEY)))).all()
 
 
@@ -75,6 +94,6 @@ def plain_rows(connection: Connection, run_id: int, kind: str, attempt: int, seq
     for row in connection.execute(query):
         plain = {name: getattr(row, f"of_{name}") for name in names}
         if extra:
-            plain |= {"owner": row.owner, "positions": None if row.positions is None else json.loads(row.positions)}
+            plain |= {"owner": row.owner, "positions": None if row.positions is None else _read(table, json.loads, row.positions)}
         found[row.rank, row.writer, row.seq] = plain
     return found

@@ -41,10 +41,21 @@ def contents(connection: Connection, run_id: int, blocks: Sequence[Block]) -> It
     c = journal.c
     for begin in range(0, len(blocks), FETCHED_TOGETHER):
         wanted = blocks[begin : begin + FETCHED_TOGETHER]
-        query = select(c.first_entry, c.payload).where(c.run_id == run_id, c.first_entry.in_([block.first_entry for block in wanted]))
-        payloads = {row.first_entry: row.payload for row in connection.execute(query)}
+        columns = (c.first_entry, c.payload, c.first_rank, c.last_rank, c.first_seq, c.last_seq)
+        query = select(*columns).where(c.run_id == run_id, c.first_entry.in_([block.first_entry for block in wanted]))
+        found = {row.first_entry: row for row in connection.execute(query)}
         for block in wanted:
-            yield block, _content(block, payloads.pop(block.first_entry))
+            row = found.pop(block.first_entry)
+            content = _content(block, row.payload)
+            _check_bounds(block, content.ranks, (row.first_rank, row.last_rank), "ranks")
+            _check_bounds(block, content.seqs, (row.first_seq, row.last_seq), "sequence numbers")
+            yield block, content
+
+
+def _check_bounds(block: Block, values: list[int], said: tuple[int, int], what: str) -> None:
+    """Makes sure that a search by those bounds finds the block. Raises: Unreadable."""
+    if values and (min(values), max(values)) != said:
+        raise Unreadable(block.first_entry, f"it is filed under {what} {said[0]} to {said[1]}, and holds {min(values)} to {max(values)}")
 
 
 def _content(block: Block, payload: bytes) -> Content:
@@ -58,6 +69,16 @@ def _content(block: Block, payload: bytes) -> Content:
 
 
 def _events(events: Events) -> Content:
+    content = _lists(events)
+    required = [column.name for column in events.kind.columns if column.required]
+    lacking = [name for name in required if any(name not in row for row in content.rows)]
+    lacking += [name for name, values in (("seq", content.seqs), ("update", content.numbers)) if values and min(values) < 0]
+    if lacking:
+        raise ValueError(f"{events.kind.name} without {lacking[0]}")
+    return content
+
+
+def _lists(events: Events) -> Content:
     return Content(
         None,
         events.rank.tolist(),

@@ -330,6 +330,7 @@ def test_what_is_nowhere_and_what_takes_no_such_method_are_problems_too(small: T
     check(small.get(f"{RUN}/events", headers={"Accept": "text/html"}), 406, "not_acceptable")
     check(small.request("BREW", "/healthz"), 405, "method_not_allowed")
     check(small.get("/v1/projects//runs/demo"), 404, "not_found")
+    check(small.get(f"{RUN}/"), 404, "not_found")
 
 
 def test_one_bad_event_never_blocks_the_others(small: TestClient) -> None:

@@ -9,10 +9,12 @@ from typer.testing import CliRunner
 
 from ledger.cli import app
 from ledger.domain.errors import RunUnknown
+from ledger.domain.events import KINDS
 from ledger.services import registration, reports, verification
 from ledger.services.recount import Recount, recount
 from ledger.services.recounting import facts
 from ledger.storage import registry, tables
+from ledger.storage.encoding import absent, decode, encode
 from ledger.storage.store import Store
 from tests.simulation.delivery import Post, plan
 from tests.simulation.driver import PROJECT, Driver, Ledger, now, opened
@@ -227,7 +229,10 @@ JOURNAL_DAMAGES = (
     ("UPDATE journal SET attempt = 7 WHERE first_entry = 11", "/journal/11/attempt"),
     # The two tries of update 5: what the first rank posted for one of them is there twice.
     (
-        "UPDATE journal SET payload = (SELECT j.payload FROM journal j WHERE j.first_entry = 19) WHERE first_entry = 25",
+        (
+            "UPDATE journal SET (payload, first_seq, last_seq) = "
+            "(SELECT payload, first_seq, last_seq FROM journal WHERE first_entry = 19) WHERE first_entry = 25"
+        ),
         "/journal/sequences/a1/0/w",
     ),
     ("UPDATE streams SET journalled = '[[1, 3]]' WHERE attempt = 2 AND rank = 3", "/journal/sequences/a2/3/w"),
@@ -256,6 +261,61 @@ def test_a_damaged_journal_is_named_and_a_rebuild_keeps_what_was_made_of_it_whil
                 connection.execute(table.delete())
                 connection.execute(table.insert(), [dict(row) for row in rows])
     assert verified(ledger.store) is None
+
+
+UNREADABLE_ROWS = (
+    ("UPDATE attempt_states SET numbers = 'x' WHERE attempt = 2", "/projections"),
+    ("UPDATE saves SET starts = 'x'", "/projections"),
+    ("UPDATE totals SET extras = 'x'", "/projections"),
+    ("UPDATE updates SET ranges = :junk WHERE attempt = 1 AND number = 2", "/updates"),
+    ("UPDATE checkpoint_rows SET positions = 'x'", "/checkpoint_rows"),
+)
+
+
+def test_a_projection_that_cannot_be_read_is_named_and_a_rebuild_cures_it(ledger: Ledger) -> None:
+    tell(ledger)
+    assert verified(ledger.store) is None
+    for statement, place in UNREADABLE_ROWS:
+        damage(ledger.store, statement, **({"junk": b"\x00junk"} if ":junk" in statement else {}))
+        assert place_of(verified(ledger.store)) == place, statement
+        verification.rebuild(ledger.store, PROJECT, RUN, quiet)
+        assert verified(ledger.store) is None, f"not cured of {statement}"
+
+
+MISFILED = (
+    "UPDATE journal SET first_seq = 900, last_seq = 900 WHERE first_entry = 11",
+    "UPDATE journal SET first_rank = 99, last_rank = 99 WHERE first_entry = 11",
+)
+
+
+@pytest.mark.parametrize("statement", MISFILED)
+def test_a_block_that_a_search_by_its_bounds_would_miss_is_named(ledger: Ledger, statement: str) -> None:
+    tell(ledger)
+    assert verified(ledger.store) is None
+    damage(ledger.store, statement)
+    assert place_of(verified(ledger.store)) == "/journal/11"
+
+
+def test_a_block_without_what_its_kind_requires_is_named_and_never_rebuilt_from(ledger: Ledger) -> None:
+    tell(ledger)
+    assert verified(ledger.store) is None
+    before = reports.exposure(ledger.reports, PROJECT, RUN)
+    with ledger.store.read() as connection:
+        query = text("SELECT first_entry, payload FROM journal WHERE kind = 'checkpoints' ORDER BY first_entry")
+        entry, payload = connection.execute(query).first() or (0, b"")
+    events = decode("checkpoints", payload)
+    events.columns["state"] = absent(KINDS["checkpoints"].column("state"), len(events))
+    damage(ledger.store, "UPDATE journal SET payload = :payload WHERE first_entry = :entry", payload=encode(events), entry=entry)
+    assert place_of(verified(ledger.store)) == f"/journal/{entry}"
+    verification.rebuild(ledger.store, PROJECT, RUN, quiet)
+    assert reports.exposure(ledger.reports, PROJECT, RUN) == before
+
+
+def test_a_declaration_of_another_shape_is_named(ledger: Ledger) -> None:
+    tell(ledger)
+    assert verified(ledger.store) is None
+    damage(ledger.store, "UPDATE journal SET payload = :body WHERE first_entry = 2", body=b"[]")
+    assert place_of(verified(ledger.store)) == "/journal/2"
 
 
 def test_a_journal_that_the_projection_stumbles_over_is_named(ledger: Ledger) -> None:

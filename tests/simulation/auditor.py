@@ -25,7 +25,7 @@ def audit(facts: Facts, head: str | None = None) -> dict[str, Any]:
     again = recomputed_groups(work, lineage)
     accepted = lineage.accepted
     unit = facts.conventions.get("data", {}).get("unit", "position")
-    streams = coverage.cover(lineage, groups, before, unit)
+    streams = coverage.cover(lineage, groups, before if lineage.path else [], unit)
     return {
         "head": lineage.head,
         "order": lineage.order,

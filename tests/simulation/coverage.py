@@ -109,6 +109,8 @@ def misplaced_saves(lineage: Lineage, groups: list[Group], earlier: list[Group])
     """The saves on the trajectory whose declared position is neither the drawn nor the trained cursor: (attempt, name)."""
     wrong = set()
     steps = {step.attempt: step for step in lineage.path}
+    drawing = earlier + [group for group in groups if group.kind != "evaluations" and on_trajectory(lineage, group) is not None]
+    streams = {r[0] for group in drawing for r in group.ranges}
     for save in lineage.saves.values():
         if save.positions is None or save.key[0] not in steps:
             continue
@@ -122,7 +124,7 @@ def misplaced_saves(lineage: Lineage, groups: list[Group], earlier: list[Group])
             drawn = [r for group in before for r in group.ranges]
             trained = [r for group in before if group.outcome == "applied" or group.kind == "passes" for r in group.ranges]
             cursors = [furthest(ranges, stream, position["epoch"]) for ranges in (drawn, trained)]
-            if any(r[0] == stream for r in drawn) and position["position"] not in cursors:
+            if stream in streams and position["position"] not in cursors:
                 wrong.add(save.key[:2])
     return wrong
 

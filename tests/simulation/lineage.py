@@ -59,7 +59,6 @@ class Lineage:
     order: list[str]
     saves: dict[SaveKey, Save]
     conflicted: set[str]
-    unresolved: set[str]
     settled: set[str]
     source: dict[str, Save | None]
     path: list[Step]
@@ -144,37 +143,50 @@ def ordered(facts: Facts, declared: dict[str, Columns | None], conflicted: set[s
             dates[attempt] = min(said)
     dated = iter(sorted((attempt for attempt in opened if attempt in dates), key=lambda attempt: (dates[attempt], opened.index(attempt))))
     base = [next(dated) if attempt in dates else attempt for attempt in opened]
-    parents = {}
-    for attempt, resumed_from in declared.items():
-        if attempt not in conflicted and resumed_from is not None and resumed_from.get("attempt") in opened:
-            parents[attempt] = resumed_from["attempt"]
+    return behind(base, named_owners(opened, declared, conflicted))
+
+
+def named_owners(opened: list[str], declared: dict[str, Columns | None], conflicted: set[str]) -> dict[str, str]:
+    """Whom attempts name as the owner of the save that they resumed from."""
+    named = {attempt: point["attempt"] for attempt, point in declared.items() if point is not None and point.get("attempt") in opened}
+    return {attempt: owner for attempt, owner in named.items() if attempt not in conflicted}
+
+
+def behind(base: list[str], parents: dict[str, str]) -> list[str]:
+    """The attempts in their order, but no child before its parent."""
     order: list[str] = []
     while len(order) < len(base):
-        free = [a for a in base if a not in order and (a not in parents or parents[a] in order)]
-        order.append((free or [a for a in base if a not in order])[0])
+        order.append(next(a for a in base if a not in order and (a not in parents or parents[a] in order)))
     return order
 
 
+def descends(attempt: str, ancestor: str, parents: dict[str, str]) -> bool:
+    """Whether an attempt is another one or grew out of it."""
+    return attempt == ancestor or (attempt in parents and descends(parents[attempt], ancestor, parents))
+
+
 def find_source(
-    attempt: str, resumed_from: Columns, order: list[str], saves: dict[SaveKey, Save], held_numbers: dict[str, set[int]]
+    resumed_from: Columns, older: list[str], later: list[str], saves: dict[SaveKey, Save], numbers: dict[str, set[int]], fork: Save | None
 ) -> Save | None:
     """The save that an attempt resumed from, made up where the attempt itself declares its number; None while unknown."""
-    older = order[: order.index(attempt)]
-    owner, update = resumed_from.get("attempt"), resumed_from.get("update")
-    for candidate in [owner] if owner is not None else list(reversed(older)):
-        named = [
-            save for save in saves.values() if save.key[:2] == (candidate, resumed_from["checkpoint"]) and update in (None, save.update)
-        ]
-        if candidate in order and named:
-            return max(named, key=lambda save: save.update)
-    if update is None:
+    name, owner, update = resumed_from["checkpoint"], resumed_from.get("attempt"), resumed_from.get("update")
+
+    def known(candidates: list[str]) -> Save | None:
+        for candidate in candidates:
+            named = [save for save in saves.values() if save.key[:2] == (candidate, name) and update in (None, save.update)]
+            if named:
+                return max(named, key=lambda save: save.update)
         return None
-    for candidate in [owner] if owner is not None else list(reversed(older)):
-        if candidate in order and (owner is not None or update in held_numbers.get(candidate, set())):
-            key = (candidate, resumed_from["checkpoint"], update)
+
+    found = known(older)
+    if found is None and fork is not None and owner is None and fork.key[1] == name and update in (None, fork.update):
+        return fork
+    for candidate in older if found is None and update is not None else []:
+        if owner is not None or update in numbers.get(candidate, set()):
+            key = (candidate, name, update)
             saves[key] = Save(key, declared_on_resume=True)
             return saves[key]
-    return None
+    return found or known(later)
 
 
 def trace(facts: Facts, groups: list[Group], fork: Save | None = None, head: str | None = None) -> Lineage:
@@ -182,37 +194,40 @@ def trace(facts: Facts, groups: list[Group], fork: Save | None = None, head: str
     saves = collect_saves(facts)
     declared, conflicted = declared_resumes(facts)
     order = ordered(facts, declared, conflicted)
+    dated = {declaration.attempt for declaration in facts.declarations if declaration.started_at is not None}
     numbers: dict[str, set[int]] = {}
     for group in groups:
         if group.attempted:
             numbers.setdefault(group.attempt, set()).add(group.update)
-    source: dict[str, Save | None] = {}
-    unresolved: set[str] = set()
-    settled: set[str] = set()
-    for attempt in order:
+    parents = named_owners(facts.attempts(), declared, conflicted)
+    source: dict[str, Save | None] = dict.fromkeys(order)
+    scratch: set[str] = set()
+    for place, attempt in enumerate(order):
         resumed_from = declared[attempt]
-        source[attempt] = None
         if attempt in conflicted:
             continue
         if resumed_from is None:
-            if facts.parent is not None and fork is None:
-                unresolved.add(attempt)
-            else:
-                settled.add(attempt)
+            if facts.parent is None or fork is not None:
+                scratch.add(attempt)
             continue
-        found = find_source(attempt, resumed_from, order, saves, numbers)
-        if found is None and fork is not None and fork.key[1] == resumed_from["checkpoint"]:
+        older, later = order[:place][::-1], [other for other in order[place + 1 :] if not {attempt, other} <= dated]
+        if resumed_from.get("attempt") is not None:
+            older, later = [other for other in order if other == resumed_from["attempt"]], []
+        older, later = ([other for other in some if not descends(other, attempt, parents)] for some in (older, later))
+        found = find_source(resumed_from, older, later, saves, numbers, fork)
+        if found is not None and found is fork:
+            scratch.add(attempt)
+        elif found is not None:
+            found.resumed = True
+            source[attempt], parents[attempt] = found, found.key[0]
+    order = behind(order, parents)
+    settled: set[str] = set()
+    for attempt in order:
+        origin = source[attempt]
+        if attempt in scratch or (origin is not None and origin.key[0] in settled):
             settled.add(attempt)
-            continue
-        if found is None:
-            unresolved.add(attempt)
-            continue
-        found.resumed = True
-        source[attempt] = found
-        if found.key[0] in settled:
-            settled.add(attempt)
+    lineage = Lineage(order, saves, conflicted, settled, source, [])
     newest = [attempt for attempt in order if attempt in settled]
-    lineage = Lineage(order, saves, conflicted, unresolved, settled, source, [])
     if newest:
         lineage.path = path_to(head or newest[-1], source, 0 if fork is None else fork.update)
         choose_accepted(lineage)

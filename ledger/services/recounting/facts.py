@@ -89,7 +89,10 @@ def _take(facts: Facts, block: Block, content: Content) -> None:
     if block.attempt not in facts.openings and block.kind not in ("run", "attempt"):
         raise JournalFault(f"/journal/{block.first_entry}/attempt", block.attempt, "an attempt that was opened before")
     if block.kind in journal.DECLARATIONS:
-        _declare(facts, block.attempt, block.kind, content.body)
+        try:
+            _declare(facts, block.attempt, block.kind, content.body)
+        except (KeyError, TypeError) as error:
+            raise JournalFault(f"/journal/{block.first_entry}", f"{type(error).__name__}: {error}", "a declaration") from error
         return
     if len(content.seqs) != block.entries:
         raise JournalFault(f"/journal/{block.first_entry}/entries", len(content.seqs), block.entries)

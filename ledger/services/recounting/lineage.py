@@ -80,9 +80,9 @@ def trace(openings: dict[int, Opening], saves: Iterable[Save], numbers: dict[int
     for save in saves:
         lineage.add(save)
     by_opening = by_date(openings)
-    base = _children_last(by_opening, _named_owners(openings, by_opening))
-    for attempt in base:
-        lineage.parents[attempt] = None
+    # Until it is found, an attempt's parent is the one that it names.
+    lineage.parents = _named_owners(openings, by_opening)
+    base = _children_last(by_opening, lineage.parents)
     for attempt in base:
         _find_source(lineage, base, attempt, numbers, fork, forked)
     lineage.order = _children_last(base, lineage.parents)
@@ -164,13 +164,12 @@ def _find_source(lineage: Lineage, base: list[int], attempt: int, numbers: dict[
         if forked and fork is None:
             lineage.undecided[attempt] = "unresolved"
         return
-    owners = _possible_owners(lineage, base, attempt, resume)
-    save = _known(lineage, owners, resume)
-    if save is None and fork is not None and fork.name == resume["checkpoint"]:
+    older, later = _possible_owners(lineage, base, attempt, resume)
+    save = _known(lineage, older, resume)
+    if save is None and fork is not None and _means_fork(lineage, fork, resume):
         lineage.sources[attempt] = fork
         return
-    if save is None:
-        save = _declared(lineage, owners, resume, numbers)
+    save = save or _declared(lineage, older, resume, numbers) or _known(lineage, later, resume)
     if save is None:
         lineage.undecided[attempt] = "unresolved"
         return
@@ -178,8 +177,14 @@ def _find_source(lineage: Lineage, base: list[int], attempt: int, numbers: dict[
     save.was_resumed = True
 
 
-def _possible_owners(lineage: Lineage, base: list[int], child: int, resume: Declared) -> list[int]:
-    """The attempts that may own the save, likeliest first: older ones, newest first; then undated ones that were opened later."""
+def _means_fork(lineage: Lineage, fork: Save, resume: Declared) -> bool:
+    """Whether a resume point that no attempt of the run has saved is the one that the run was forked from."""
+    is_own = any(opening.name == resume.get("attempt") for opening in lineage.openings.values())
+    return not is_own and fork.name == resume["checkpoint"] and resume.get("update") in (None, fork.update)
+
+
+def _possible_owners(lineage: Lineage, base: list[int], child: int, resume: Declared) -> tuple[list[int], list[int]]:
+    """The attempts that may own the save: older ones, newest first; and those opened later that no date makes newer."""
 
     def descends(attempt: int | None) -> bool:
         while attempt is not None and attempt != child:
@@ -187,11 +192,11 @@ def _possible_owners(lineage: Lineage, base: list[int], child: int, resume: Decl
         return attempt is not None
 
     if resume.get("attempt") is not None:
-        return [a for a in base if lineage.openings[a].name == resume["attempt"] and not descends(a)]
+        return [a for a in base if lineage.openings[a].name == resume["attempt"] and not descends(a)], []
     place = base.index(child)
     moment = lineage.openings[child].started_at
     later = [a for a in base[place + 1 :] if None in (lineage.openings[a].started_at, moment)]
-    return [attempt for attempt in (*reversed(base[:place]), *later) if not descends(attempt)]
+    return [a for a in reversed(base[:place]) if not descends(a)], [a for a in later if not descends(a)]
 
 
 def _known(lineage: Lineage, owners: list[int], resume: Declared) -> Save | None:
