@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from server import LedgerServer
 
@@ -54,7 +54,7 @@ class Senders:
         self.stopping = threading.Event()
         self.threads = [threading.Thread(target=self.send, args=(index,)) for index in range(THREAD_COUNT)]
 
-    def __enter__(self) -> "Senders":
+    def __enter__(self) -> Self:
         for thread in self.threads:
             thread.start()
         return self

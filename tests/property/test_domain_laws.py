@@ -29,7 +29,8 @@ def rows_of_updates(draw: st.DrawFn) -> tuple[Layout, list[dict[str, Any]]]:
     rows = []
     for seq in range(1, draw(st.integers(1, 12)) + 1):
         row: dict[str, Any] = {"rank": draw(st.integers(0, layout.world_size - 1)), "seq": seq}
-        row |= {"writer": draw(st.sampled_from(("w0", "w1"))), "update": draw(st.integers(1, 2)), "retry": draw(st.sampled_from((None, 0, 1)))}
+        row |= {"writer": draw(st.sampled_from(("w0", "w1"))), "update": draw(st.integers(1, 2))}
+        row |= {"retry": draw(st.sampled_from((None, 0, 1)))}
         row |= {"outcome": draw(st.sampled_from(("applied", "applied", "skipped", "abandoned", "open", None)))}
         row |= {"reason": draw(st.sampled_from(("overflow", "spike_guard", None))), "seconds": draw(st.sampled_from((None, 0.5, 1.0)))}
         row |= {"loss_sum": draw(st.sampled_from((None, 1.0, 2.0, "NaN"))), "reported_loss": draw(st.sampled_from((None, 1.0, 2.0)))}
@@ -106,7 +107,8 @@ def books(draw: st.DrawFn) -> list[Total]:
     found = []
     for _ in range(draw(st.integers(0, 12))):
         outcome = draw(st.sampled_from(MATRIX_OUTCOMES))
-        total = Total(draw(st.integers(1, 3)), draw(st.integers(1, 9)), outcome, None, recomputed=draw(st.booleans()), updates=1, attempts=1)
+        attempt, first, again = draw(st.integers(1, 3)), draw(st.integers(1, 9)), draw(st.booleans())
+        total = Total(attempt, first, outcome, None, recomputed=again, updates=1, attempts=1)
         for name in QUANTITIES:
             total.known[name], total.unknown[name] = draw(st.integers(0, 2**70)), draw(st.sampled_from((0, 0, 1)))
         found.append(total)
@@ -193,8 +195,8 @@ def families(draw: st.DrawFn) -> tuple[list[Attempt], list[Save]]:
         resume = draw(st.none() | st.builds(Resume, st.sampled_from(("c", "d")), st.just(owner), st.none() | st.integers(1, 3)))
         numbers = Intervals.of([(1, draw(st.integers(1, 5)))])
         attempts.append(Attempt(ordinal, f"a{ordinal}", (resume,), (), draw(st.none() | st.integers(0, 9)), numbers=numbers))
-        for name in draw(st.sets(st.sampled_from(("c", "d")))):
-            saves.append(Save(ordinal, name, draw(st.integers(1, 3)), starts=(Start(0, "w0", 1),)))
+        names = draw(st.sets(st.sampled_from(("c", "d"))))
+        saves += [Save(ordinal, name, draw(st.integers(1, 3)), starts=(Start(0, "w0", 1),)) for name in names]
     return attempts, saves
 
 

@@ -8,7 +8,8 @@ from ledger.domain.trajectory import Save, Start
 
 def said(seq: int, name: str, state: str, update: int | None = None, **more: Any) -> CheckpointRow:
     """What rank 0 of attempt 1 says of a checkpoint, unless told otherwise."""
-    place: dict[str, Any] = {"attempt": 1, "rank": 0, "writer": "w0", "owner": "a1", "uri": None, "positions": None, "seconds": None, **more}
+    place: dict[str, Any] = {"attempt": 1, "rank": 0, "writer": "w0", "owner": "a1", "uri": None, "positions": None, "seconds": None}
+    place |= more
     return CheckpointRow(seq=seq, checkpoint=name, state=state, update=update, **place)
 
 

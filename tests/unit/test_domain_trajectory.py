@@ -211,3 +211,23 @@ def test_a_row_lies_before_a_save_in_the_sequence_that_started_it() -> None:
     save = Save(1, "c", 4, starts=(Start(0, "w0", 10), Start(1, "w1", 5)))
     rank, writer, seq = np.array([0, 0, 0, 1, 1]), ["w0", "w0", "other", "w1", "w1"], np.array([9, 10, 1, 4, 6])
     assert lies_before(save, rank, writer, seq).tolist() == [True, False, False, True, False]
+
+
+def test_an_attempt_opened_later_never_takes_a_child_from_an_older_one() -> None:
+    attempts = [attempt(1, numbers=5), attempt(2, Resume("c4", None, 4)), attempt(3)]
+    assert tree_of(attempts, [saved(3, "c4", 4)]).nodes[2].parent == 1
+
+
+def test_the_fork_is_meant_where_its_name_and_its_update_fit_and_no_own_attempt_is_named() -> None:
+    fork = saved(7, "base", 100)
+    own = [attempt(1, numbers=103), attempt(2, Resume("base", None, 103)), attempt(3, Resume("base", "a1"))]
+    tree = tree_of(own, [], fork, forked=True)
+    assert (tree.nodes[2].parent, tree.nodes[2].after) == (1, 103)
+    assert tree.nodes[3].parent == 1
+    with_later = tree_of([attempt(1), attempt(2, Resume("base")), attempt(3)], [saved(3, "base", 140)], fork, forked=True)
+    assert (with_later.nodes[2].parent, with_later.nodes[2].after) == (None, 100)
+
+
+def test_a_save_that_only_a_resume_declared_can_be_resumed_from_by_its_name() -> None:
+    attempts = [attempt(1, numbers=9), attempt(2, Resume("lost", None, 5)), attempt(3, Resume("lost"))]
+    assert path(tree_of(attempts, [])) == [(1, 0, 5), (3, 5, None)]
