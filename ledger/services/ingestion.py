@@ -156,8 +156,10 @@ def _take_in(books: _Books, batch: Batch) -> None:
         posted, held = Intervals.of_numbers(seqs), books.held.get(stream, Intervals())
         if len(np.unique(seqs)) < len(seqs) or held.mask(seqs).any():
             _compare(books, batch, stream, parts, places, keep)
-        books.held[stream] = held.union(posted)
-        books.changed.add(stream)
+        # What was posted before changes nothing, not even when the stream was last heard of.
+        if posted.minus(held):
+            books.held[stream] = held.union(posted)
+            books.changed.add(stream)
     for events, mask in zip(parts, keep, strict=True):
         if mask.any():
             books.fresh.setdefault(events.kind.name, []).append(events if mask.all() else events.take(mask))

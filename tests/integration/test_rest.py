@@ -220,8 +220,12 @@ def test_each_request_is_one_line_of_the_log_under_its_id(server: LedgerServer) 
     made = ask(server, "GET", f"{RUN}/exposure", X_Request_Id="not an id")
     assert given.headers["x-request-id"] == "call-17"
     assert made.json["request_id"] == made.headers["x-request-id"] != "not an id"
-    lines = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
-    found = {line["request_id"]: line for line in lines if line["event"] == "request"}
+    # The line is written when the answer is out.
+    deadline, found = time.monotonic() + 10, dict[str, Any]()
+    while made.headers["x-request-id"] not in found and time.monotonic() < deadline:
+        lines = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
+        found = {line["request_id"]: line for line in lines if line["event"] == "request"}
+        time.sleep(0.02)
     line = found["call-17"]
     assert (line["method"], line["path"], line["handler"], line["status"], line["level"]) == ("GET", "/v1/runs", "/v1/runs", 200, "info")
     assert 0 < line["seconds"] < 60

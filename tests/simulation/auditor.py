@@ -21,7 +21,7 @@ def audit(facts: Facts, head: str | None = None) -> dict[str, Any]:
         fork = newest_named(parent_lineage, facts.fork_name)
         before = [] if fork is None else coverage.drawn_before(parent_lineage, parent_groups, fork)
     groups, lineage = examine(facts, fork, head)
-    work = [group for group in groups if group.kind in ("updates", "discards")]
+    work = [group for group in groups if group.kind in ("updates", "discards", "outside")]
     again = recomputed_groups(work, lineage)
     accepted = lineage.accepted
     unit = facts.conventions.get("data", {}).get("unit", "position")
@@ -54,7 +54,7 @@ def examine(facts: Facts, fork: Save | None = None, head: str | None = None) -> 
     groups = collect(facts, layouts)
     lineage = trace(facts, groups, fork, head)
     for group in groups:
-        if group.attempted and group.attempt not in lineage.settled:
+        if (group.attempted or group.kind == "outside") and group.attempt not in lineage.settled:
             group.outcome, group.reason = "held", None
     return groups, lineage
 

@@ -137,7 +137,7 @@ def misplaced_resumes(lineage: Lineage, groups: list[Group], fork: Save | None) 
 
 def starts_elsewhere(step: Step, source: Save, groups: list[Group]) -> bool:
     """Whether the first range of a stream lies elsewhere than the checkpoint's position, or the end of a pass from there."""
-    own = [group for group in groups if group.attempt == step.attempt and group.kind in ("updates", "discards")]
+    own = [group for group in groups if group.attempt == step.attempt and group.kind in ("updates", "discards", "outside")]
     for stream, position in (source.positions or {}).items():
         drawing = [group for group in own if any(r[0] == stream for r in group.ranges)]
         if not drawing:

@@ -128,14 +128,29 @@ def collect(facts: Facts, layouts: dict[str, Columns]) -> list[Group]:
     groups = []
     for (kind, attempt, update, retry, _), rows in rows_of.items():
         group = Group(kind, attempt, update, retry, standing_rows(rows))
+        place = placement(layouts[attempt])
+        outside = leave_aside(group, place) if kind == "updates" else None
         resolutions = [
             resolution
             for resolution in facts.resolutions
             if kind == "updates" and (resolution.attempt, resolution.update, resolution.retry) == group.key
         ]
-        settle(group, placement(layouts[attempt]), resolutions)
+        settle(group, place, resolutions)
         groups.append(group)
+        if outside is not None:
+            settle(outside, place, [])
+            groups.append(outside)
     return groups
+
+
+def leave_aside(group: Group, place: Placement) -> Group | None:
+    """Take the rows of shards that did not take part out of an update: they are a group of their own that came to nothing."""
+    named = [set(row.columns["participants"]) for row in group.rows if row.columns.get("participants") is not None]
+    if not named:
+        return None
+    aside = [row for row in group.rows if place.shard_of[row.rank] not in set().union(*named)]
+    group.rows = [row for row in group.rows if row not in aside]
+    return Group("outside", group.attempt, group.update, group.retry, aside) if aside else None
 
 
 def settle(group: Group, place: Placement, resolutions: list[Resolution]) -> None:
@@ -159,7 +174,7 @@ def settle(group: Group, place: Placement, resolutions: list[Resolution]) -> Non
     expect_shards(group, place)
     group.dp_rank_count = len(place.dp_ranks(group.expected))
     counted = {shard: closed[shard] or rows for shard, rows in by_shard.items()}
-    compare_replicas(group, counted, None if chosen_rank is None else place.shard_of[chosen_rank])
+    compare_replicas(group, closed, None if chosen_rank is None else place.shard_of[chosen_rank])
     decide_outcome(group, chosen_outcome)
     add_shards(group, counted, place, chosen_rank)
     gather_losses(group, counted, place)
@@ -172,9 +187,9 @@ def expect_shards(group: Group, place: Placement) -> None:
     group.incomplete = bool(group.expected - group.reported)
 
 
-def compare_replicas(group: Group, counted: dict[int, list[Row]], settled_shard: int | None) -> None:
+def compare_replicas(group: Group, closed: dict[int, list[Row]], settled_shard: int | None) -> None:
     """Note where replicas of one shard contradict each other."""
-    for shard, rows in counted.items():
+    for shard, rows in closed.items():
         if shard == settled_shard:
             continue
         for quantity in QUANTITIES:
@@ -190,8 +205,8 @@ def decide_outcome(group: Group, chosen: str | None) -> None:
         group.outcome = "discarded"
         group.reason = next((row.columns["reason"] for row in group.rows if row.columns.get("reason")), "other")
         return
-    if group.kind == "evaluations":
-        group.outcome = "evaluated"
+    if group.kind in ("evaluations", "outside"):
+        group.outcome = "evaluated" if group.kind == "evaluations" else "abandoned"
         return
     said = {str(row.columns["outcome"]) for row in group.rows if row.columns.get("outcome") not in (None, "open")}
     if not said:

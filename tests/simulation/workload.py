@@ -183,7 +183,7 @@ class Launch:
         drawn = {}
         for dp_rank in sorted(self.place.dp_ranks(shards)):
             samples = self.rng.randint(1, 3)
-            said: Columns = {"samples": samples}
+            said: Columns = {"samples": samples if self.rng.random() >= self.temper.unknown / 3 else None}
             if self.temper.ranges:
                 said = {"ranges": self.draw(samples)}
                 if self.rng.random() < 0.5:
@@ -210,7 +210,7 @@ class Launch:
         participants = None
         if len(set(self.place.dp_rank_of)) > 1 and self.place.shard_of == self.place.dp_rank_of and self.rng.random() < 0.15:
             participants = sorted(self.rng.sample(sorted(shards), len(shards) - 1))
-            shards = set(participants)
+            shards = set(participants) if self.rng.random() < 0.6 else shards
         rows = self.rows_of_work(shards)
         reason = self.rng.choice(REASONS) if outcome == "skipped" else None
         silent = self.rng.random() < 0.3
@@ -218,8 +218,10 @@ class Launch:
             rows[rank]["outcome"] = None if silent and rank not in self.knowing else outcome
             rows[rank]["reason"] = reason if rows[rank]["outcome"] == "skipped" else None
             rows[rank].update(update=number, retry=retry, microbatches=2, seconds=self.rng.randint(1, 16) / 8)
-            if participants is not None:
+            if participants is not None and self.place.shard_of[rank] in participants:
                 rows[rank]["participants"] = participants
+            elif participants is not None:
+                rows[rank].update(outcome=self.rng.choice((None, "abandoned", "open")), reason=None)
         resolution = None
         if advance and self.rng.random() < self.temper.fault:
             self.history.tidy = False

@@ -271,3 +271,9 @@ def test_evaluations_are_told_apart_by_name_and_try() -> None:
     groups = fold_evaluations(events_of("evaluations", rows), layout_of(PAIR))
     found = dict(zip(zip(groups.name, groups.retry.tolist(), strict=True), groups.known["valid_targets"].tolist(), strict=True))
     assert found == {("test", 0): 80, ("validation", 0): 20, ("validation", 1): 40}
+
+
+def test_open_rows_are_provisional_and_contradict_nothing() -> None:
+    rows = (row(0, 20), row(1, 20), row(2, 8, "open"), row(3, 9, "open"))
+    assert fold({"dp": 2, "tp": 2}, *rows) == [Seen("held", 29, 0, (1, 2))]
+    assert disagreements({"dp": 2, "tp": 2}, *rows) == []
