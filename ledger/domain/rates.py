@@ -90,6 +90,15 @@ def checked(quantity: str, work: str, time: list[str], per: str) -> None:
         raise InvalidRequest(f"time is wall, or any of {', '.join(TIMES[:-1])}", pointer="/time")
 
 
+def _figure(value: float) -> str:
+    """A number as a sentence shows it: six digits, all of them where it is larger.
+
+    >>> _figure(28_798_412.4), _figure(16.02341)
+    ('28,798,412', '16.0234')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1e6 else f"{value:,.6g}"
+
+
 def rate(
     quantity: str, work: str, time: list[str], window: Window, per: str, numerator: int | None, seconds: Mapping[str, float]
 ) -> dict[str, Any]:
@@ -102,12 +111,12 @@ def rate(
     skipped = work == "attempted"
     again = work in ("attempted", "applied")
     amount = "an unknown number of" if numerator is None else f"{numerator:,}"
-    result = "unknown" if value is None else f"{value:,.6g} {unit} per second"
+    result = "unknown" if value is None else f"{_figure(value)} {unit} per second"
     times = " and ".join(TIME_WORDS[item] for item in time)
     statement = (
         f"{result} per {per}: {amount} {unit} of {WORK_WORDS[work]} ({'with' if skipped else 'without'} skipped work, "
         f"{'with' if again else 'without'} work that was redone or lost) "
-        f"over {denominator:,.6g} {'accelerator-' if per == 'accelerator' else ''}seconds of {times}, in {window.words}."
+        f"over {_figure(denominator)} {'accelerator-' if per == 'accelerator' else ''}seconds of {times}, in {window.words}."
     )
     return {
         "value": value,

@@ -130,8 +130,9 @@ def _settle(events: Events, layout: Layout, resolutions: Sequence[Resolution]) -
     """The rows that stand once the operator's resolutions are taken into account."""
     number, retry, shard = events.counts("update"), retries(events), layout.shards[events.rank]
     outcome = events.counts("outcome").copy()
+    took_part = _parts(events, layout)[0] != PART_OUTSIDE
     for item in resolutions:
-        group = (number == item.number) & (retry == item.retry) & (outcome != OPEN)
+        group = (number == item.number) & (retry == item.retry) & (outcome != OPEN) & took_part
         if item.rank is not None:
             chosen = group & (events.rank == item.rank)
             if not chosen.any():

@@ -15,6 +15,7 @@ from ledger.domain.intervals import Intervals
 from ledger.domain.objective import label, larger_gap
 from ledger.domain.quantities import QUANTITIES
 from ledger.domain.trajectory import Save
+from ledger.domain.updates import PART_OUTSIDE
 from ledger.storage.history import PAGE, AttemptState, is_attempt, pack_ranges, unpack
 from ledger.storage.tables import (
     PROJECTIONS,
@@ -215,7 +216,9 @@ def _page_totals(
 ) -> list[dict[str, Any]]:
     cells: dict[tuple[Any, ...], list[Any]] = {}
     for row, first, recomputed in zip(rows, firsts, again, strict=True):
-        cells.setdefault((first, row.outcome, row.reason or "", recomputed), []).append(row)
+        # Work outside the participants is abandoned too, but no update: it must not mix with updates that are.
+        reason = "outside" if row.part == PART_OUTSIDE else row.reason or ""
+        cells.setdefault((first, row.outcome, reason, recomputed), []).append(row)
     result = []
     for (first, outcome, reason, recomputed), members in sorted(cells.items()):
         entry = {"run_id": run_id, "attempt": attempt, "page": page, "first": first, "outcome": outcome, "reason": reason}

@@ -255,28 +255,18 @@ def path_to(head: str, source: dict[str, Save | None], start: int) -> list[Step]
         attempt, limit = origin.key[0], origin
 
 
-def starts_after(save: Save, other: Save) -> bool:
-    """Whether a save was started later than another of the same attempt."""
-    if save.update != other.update:
-        return save.update > other.update
-    return any(
-        mine.rank == theirs.rank and mine.writer == theirs.writer and mine.seq > theirs.seq
-        for mine in save.starts
-        for theirs in other.starts
-    )
+def newness(save: Save) -> tuple[int, int, str]:
+    """Which of two saves of an attempt is the newer: by update, then by where it started; names only break a tie."""
+    return save.update, max((start.seq for start in save.starts), default=0), save.key[1]
 
 
 def choose_accepted(lineage: Lineage) -> None:
     """Find the newest accepted save on the trajectory."""
     for index, step in enumerate(lineage.path):
-        for save in lineage.saves.values():
-            if save.key[0] != step.attempt or not save.stands:
-                continue
-            if step.limit is not None and save.update > step.limit.update:
-                continue
-            best = lineage.accepted
-            if best is None or index > lineage.accepted_index or starts_after(save, best):
-                lineage.accepted, lineage.accepted_index = save, index
+        own = [save for save in lineage.saves.values() if save.key[0] == step.attempt and save.stands]
+        own = [save for save in own if step.limit is None or save.update <= step.limit.update]
+        if own:
+            lineage.accepted, lineage.accepted_index = max(own, key=newness), index
 
 
 def covers(save: Save, group: Group) -> bool:

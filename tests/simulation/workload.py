@@ -151,6 +151,8 @@ class Launch:
         ranges = []
         while count:
             epoch, position = self.cursor[stream]
+            if position >= length:
+                epoch, position = epoch + 1, 0
             part = min(count, length - position)
             if self.temper.unit == "id":
                 ranges += [[stream, epoch, number, number + 1] for number in self.ids(epoch)[position : position + part]]

@@ -277,3 +277,9 @@ def test_open_rows_are_provisional_and_contradict_nothing() -> None:
     rows = (row(0, 20), row(1, 20), row(2, 8, "open"), row(3, 9, "open"))
     assert fold({"dp": 2, "tp": 2}, *rows) == [Seen("held", 29, 0, (1, 2))]
     assert disagreements({"dp": 2, "tp": 2}, *rows) == []
+
+
+def test_a_rank_that_took_no_part_settles_nothing() -> None:
+    rows = [row(0, 10, "skipped", participants=[0]), row(1, 7, "abandoned")]
+    groups = fold_updates(events_of("updates", rows), layout_of(PAIR), RANK_1_STANDS)
+    assert look(groups) == [Seen("skipped", 10, 0, (1, 1), "other"), Seen("abandoned", 7, 0, (1, 1))]

@@ -78,10 +78,15 @@ def groups_of(attempt: int, kind: str, rows: Iterable[Row], place: Placement, re
 def _settled(rows: list[Row], place: Placement, resolutions: Sequence[Row]) -> list[Row]:
     """The rows once an operator's words are heard: an outcome is said outright, or by a rank that also speaks for its shard.
 
-    What the chosen rank cannot know, its replicas may still tell.
+    What the chosen rank cannot know, its replicas may still tell. Of ranks that took no part nothing is settled.
     """
+    named = {shard for row in rows for shard in row.get("participants") or ()}
+
+    def stands(row: Row) -> bool:
+        return row.get("outcome") != "open" and (not named or place.shard_of[row["rank"]] in named)
+
     for item in resolutions:
-        closing = [row for row in rows if row.get("outcome") != "open"]
+        closing = [row for row in rows if stands(row)]
         outcome = item["outcome"]
         if item["rank"] is not None:
             mine = [row for row in closing if row["rank"] == item["rank"]]
@@ -94,7 +99,7 @@ def _settled(rows: list[Row], place: Placement, resolutions: Sequence[Row]) -> l
             said = [row["outcome"] for row in mine if row.get("outcome") is not None]
             outcome = max(said, key=OUTCOMES_GRAVEST_LAST.index) if said else None
         if outcome is not None:
-            rows = [row if row.get("outcome") == "open" else {**row, "outcome": outcome} for row in rows]
+            rows = [{**row, "outcome": outcome} if stands(row) else row for row in rows]
     return rows
 
 
