@@ -119,7 +119,7 @@ def journal(service: TestClient) -> str:
     return response.text
 
 
-def check(response: Any, status: int, code: str, pointer: str | None = None) -> None:
+def assert_refused(response: Any, status: int, code: str, pointer: str | None = None) -> None:
     """The answer is a problem document with that status, code and pointer."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
@@ -141,7 +141,7 @@ def post_raw(service: TestClient, body: bytes, **headers: str) -> Any:
 def test_a_bad_batch_is_refused_at_its_pointer(small: TestClient, name: str) -> None:
     body, pointer = BAD_BATCHES[name]
     before = journal(small)
-    check(small.post(EVENTS, json=body), 422, "invalid_request", pointer)
+    assert_refused(small.post(EVENTS, json=body), 422, "invalid_request", pointer)
     assert journal(small) == before
 
 
@@ -149,13 +149,13 @@ def test_a_bad_batch_is_refused_at_its_pointer(small: TestClient, name: str) -> 
 def test_what_is_no_json_is_refused_at_its_pointer(small: TestClient, name: str) -> None:
     body, pointer = RAW_BODIES[name]
     before = journal(small)
-    check(post_raw(small, body), 422, "invalid_request", pointer)
+    assert_refused(post_raw(small, body), 422, "invalid_request", pointer)
     assert journal(small) == before
 
 
 def test_a_refusal_never_repeats_what_was_sent(small: TestClient) -> None:
     response = small.post(EVENTS, json=changed(f"{BLOCK}/loss_sum/0", "a secret"))
-    check(response, 422, "invalid_request", f"{BLOCK}/loss_sum/0")
+    assert_refused(response, 422, "invalid_request", f"{BLOCK}/loss_sum/0")
     assert "secret" not in response.text
 
 
@@ -168,13 +168,13 @@ def test_the_first_twenty_errors_are_told(small: TestClient) -> None:
 @pytest.mark.parametrize("encoding", ["identity", "gzip", "zstd"])
 def test_a_body_over_the_limit_is_refused(small: TestClient, encoding: str) -> None:
     before = journal(small)
-    check(post_raw(small, b" " * 9000, **{"Content-Encoding": encoding}), 413, "body_too_large")
+    assert_refused(post_raw(small, b" " * 9000, **{"Content-Encoding": encoding}), 413, "body_too_large")
     assert journal(small) == before
 
 
 def test_a_body_over_the_limit_without_its_length_is_refused(small: TestClient) -> None:
     chunks = (b" " * 1000 for _ in range(20))
-    check(small.post(EVENTS, content=chunks, headers={"Content-Type": "application/json"}), 413, "body_too_large")
+    assert_refused(small.post(EVENTS, content=chunks, headers={"Content-Type": "application/json"}), 413, "body_too_large")
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
@@ -182,11 +182,11 @@ def test_a_decompression_bomb_is_refused(small: TestClient, encoding: str) -> No
     bomb = bytes(4_000_000)
     packed = gzip.compress(bomb) if encoding == "gzip" else zstandard.compress(bomb)
     assert len(packed) < 8192
-    check(post_raw(small, packed, **{"Content-Encoding": encoding}), 413, "body_too_large")
+    assert_refused(post_raw(small, packed, **{"Content-Encoding": encoding}), 413, "body_too_large")
 
 
 def test_many_empty_gzip_members_are_refused(small: TestClient) -> None:
-    check(post_raw(small, gzip.compress(b"") * 400, **{"Content-Encoding": "gzip"}), 422, "invalid_request")
+    assert_refused(post_raw(small, gzip.compress(b"") * 400, **{"Content-Encoding": "gzip"}), 422, "invalid_request")
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
@@ -196,27 +196,27 @@ def test_broken_compression_is_refused(small: TestClient, encoding: str, damage:
     packed = gzip.compress(plain) if encoding == "gzip" else zstandard.compress(plain)
     body = {"plain": plain, "cut": packed[:-5], "trailing": packed + b"more"}[damage]
     before = journal(small)
-    check(post_raw(small, body, **{"Content-Encoding": encoding}), 400, "body_broken")
+    assert_refused(post_raw(small, body, **{"Content-Encoding": encoding}), 400, "body_broken")
     assert journal(small) == before
 
 
 def test_unknown_encodings_and_media_types_are_refused(small: TestClient) -> None:
     body = json.dumps(GOOD).encode()
-    check(post_raw(small, body, **{"Content-Encoding": "br"}), 415, "encoding_unsupported")
-    check(post_raw(small, body, **{"Content-Type": "text/plain"}), 415, "media_type_unsupported")
+    assert_refused(post_raw(small, body, **{"Content-Encoding": "br"}), 415, "encoding_unsupported")
+    assert_refused(post_raw(small, body, **{"Content-Type": "text/plain"}), 415, "media_type_unsupported")
 
 
 def test_writes_of_other_sites_are_refused(small: TestClient) -> None:
-    check(post_raw(small, json.dumps(GOOD).encode(), **{"Sec-Fetch-Site": "cross-site"}), 403, "cross_site")
+    assert_refused(post_raw(small, json.dumps(GOOD).encode(), **{"Sec-Fetch-Site": "cross-site"}), 403, "cross_site")
 
 
 def test_unknown_runs_and_attempts_are_told_apart(small: TestClient) -> None:
-    check(small.post("/v1/projects/default/runs/none/attempts/a1/events", json=GOOD), 404, "run_unknown")
-    check(small.post(f"{RUN}/attempts/none/events", json=GOOD), 404, "attempt_unknown")
-    check(small.put("/v1/projects/default/runs/none/attempts/a1", json={}), 404, "run_unknown")
-    check(small.patch(f"{RUN}/attempts/none", json={"ended": "crashed"}), 404, "attempt_unknown")
+    assert_refused(small.post("/v1/projects/default/runs/none/attempts/a1/events", json=GOOD), 404, "run_unknown")
+    assert_refused(small.post(f"{RUN}/attempts/none/events", json=GOOD), 404, "attempt_unknown")
+    assert_refused(small.put("/v1/projects/default/runs/none/attempts/a1", json={}), 404, "run_unknown")
+    assert_refused(small.patch(f"{RUN}/attempts/none", json={"ended": "crashed"}), 404, "attempt_unknown")
     resolution = {"update": 1, "outcome": "applied", "by": "kim", "why": "log"}
-    check(small.post(f"{RUN}/attempts/none/resolutions", json=resolution), 404, "attempt_unknown")
+    assert_refused(small.post(f"{RUN}/attempts/none/resolutions", json=resolution), 404, "attempt_unknown")
 
 
 @pytest.mark.parametrize(
@@ -224,15 +224,15 @@ def test_unknown_runs_and_attempts_are_told_apart(small: TestClient) -> None:
     ["", "/exposure", "/coverage", "/updates", "/objective", "/rates", "/findings", "/checkpoints", "/events", "/checkpoints/c1/exposure"],
 )
 def test_reports_of_unknown_runs_are_refused(small: TestClient, part: str) -> None:
-    check(small.get(f"/v1/projects/default/runs/none{part}"), 404, "run_unknown")
+    assert_refused(small.get(f"/v1/projects/default/runs/none{part}"), 404, "run_unknown")
 
 
 def test_the_same_name_with_another_body_is_a_conflict(small: TestClient) -> None:
     before = journal(small)
-    check(small.put(RUN, json={"conventions": {"objective": "other"}}), 409, "run_exists_differently")
-    check(small.put(f"{RUN}/attempts/a1", json={"layout": {"dp": 4}}), 409, "attempt_exists_differently")
+    assert_refused(small.put(RUN, json={"conventions": {"objective": "other"}}), 409, "run_exists_differently")
+    assert_refused(small.put(f"{RUN}/attempts/a1", json={"layout": {"dp": 4}}), 409, "attempt_exists_differently")
     conventions = {"layout": {"dp": 2}, "conventions": {"precision": "bf16"}}
-    check(small.put(f"{RUN}/attempts/a1", json=conventions), 409, "attempt_exists_differently")
+    assert_refused(small.put(f"{RUN}/attempts/a1", json=conventions), 409, "attempt_exists_differently")
     assert journal(small) == before
 
 
@@ -241,7 +241,7 @@ def test_another_ending_is_a_conflict(small: TestClient) -> None:
     assert small.put(f"{RUN}/attempts/over", json=declared).status_code == 201
     assert small.patch(f"{RUN}/attempts/over", json={"ended": "crashed"}).status_code == 200
     assert small.patch(f"{RUN}/attempts/over", json={"ended": "crashed"}).status_code == 200
-    check(small.patch(f"{RUN}/attempts/over", json={"ended": "completed"}), 409, "attempt_ended_differently")
+    assert_refused(small.patch(f"{RUN}/attempts/over", json={"ended": "completed"}), 409, "attempt_ended_differently")
 
 
 BAD_DECLARATIONS: dict[str, tuple[str, str, Any, str]] = {
@@ -288,7 +288,7 @@ def test_a_bad_declaration_is_refused_at_its_pointer(small: TestClient, name: st
     before = journal(small)
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     response = small.request(method, path, content=content, headers={"Content-Type": "application/json"})
-    check(response, 422, "invalid_request", pointer or None)
+    assert_refused(response, 422, "invalid_request", pointer or None)
     assert journal(small) == before
     assert all(item["attempt"] != "x" for item in small.get(RUN).json()["attempts"])
 
@@ -321,16 +321,16 @@ def test_a_bad_declaration_is_refused_at_its_pointer(small: TestClient, name: st
     ],
 )
 def test_a_bad_parameter_is_refused_by_name(small: TestClient, query: str, pointer: str) -> None:
-    check(small.get(f"{RUN}/{query}"), 422, "invalid_request", pointer)
+    assert_refused(small.get(f"{RUN}/{query}"), 422, "invalid_request", pointer)
 
 
 def test_what_is_nowhere_and_what_takes_no_such_method_are_problems_too(small: TestClient) -> None:
-    check(small.get("/v1/nothing"), 404, "not_found")
-    check(small.delete(RUN), 405, "method_not_allowed")
-    check(small.get(f"{RUN}/events", headers={"Accept": "text/html"}), 406, "not_acceptable")
-    check(small.request("BREW", "/healthz"), 405, "method_not_allowed")
-    check(small.get("/v1/projects//runs/demo"), 404, "not_found")
-    check(small.get(f"{RUN}/"), 404, "not_found")
+    assert_refused(small.get("/v1/nothing"), 404, "not_found")
+    assert_refused(small.delete(RUN), 405, "method_not_allowed")
+    assert_refused(small.get(f"{RUN}/events", headers={"Accept": "text/html"}), 406, "not_acceptable")
+    assert_refused(small.request("BREW", "/healthz"), 405, "method_not_allowed")
+    assert_refused(small.get("/v1/projects//runs/demo"), 404, "not_found")
+    assert_refused(small.get(f"{RUN}/"), 404, "not_found")
 
 
 def test_one_bad_event_never_blocks_the_others(small: TestClient) -> None:

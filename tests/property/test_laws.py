@@ -74,11 +74,11 @@ def test_the_balance_always_holds(ledger: Ledger, seed: int) -> None:
     for index, step in enumerate(plan(history, seed, "full", batch_size=60)):
         driver.post(step)
         if index % 4 == 0:
-            check_balances(driver.exposure(), seed)
-    check_balances(driver.exposure(), seed)
+            assert_balances(driver.exposure(), seed)
+    assert_balances(driver.exposure(), seed)
 
 
-def check_balances(report: dict[str, Any], seed: int) -> None:
+def assert_balances(report: dict[str, Any], seed: int) -> None:
     """Check the identity of every quantity, and that the matrix folds into it."""
     for quantity in QUANTITIES:
         entry = report["balance"][quantity]

@@ -21,7 +21,7 @@ def differ(seed: int, disorder: str, place: str, differences: list[str]) -> str:
     return f"seed {seed}, disorder {disorder}, {place}: {len(differences)} differences\n  {shown}"
 
 
-def check_simulation(ledger: Ledger, seed: int, history: History, disorder: str, steps: list[Step]) -> None:
+def assert_simulation(ledger: Ledger, seed: int, history: History, disorder: str, steps: list[Step]) -> None:
     """Deliver the steps and compare on the way and at the end."""
     driver = Driver(ledger, history, f"seed-{seed}-{disorder}")
     driver.open()
@@ -39,4 +39,4 @@ def test_the_ledger_agrees_with_the_auditor_at_every_offset(ledger: Ledger, seed
     for seed in seeds:
         history = write_history(seed)
         disorder = DISORDERS[seed % 3]
-        check_simulation(ledger, seed, history, disorder, plan(history, seed, disorder))
+        assert_simulation(ledger, seed, history, disorder, plan(history, seed, disorder))

@@ -41,7 +41,7 @@ def ledger(database: Path | str, *arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, env={"LEDGER_DATABASE_URL": address})
 
 
-def check_refused(result: Result, code: int, sentence: str) -> None:
+def assert_refused(result: Result, code: int, sentence: str) -> None:
     """The command ended with that code and one sentence on standard error."""
     assert (result.exit_code, result.stdout) == (code, ""), result.output
     assert sentence in result.stderr
@@ -88,34 +88,34 @@ def test_the_export_is_the_raw_log_in_order(played: Path, tmp_path: Path) -> Non
 
 def test_what_is_unknown_ends_with_3(played: Path, tmp_path: Path) -> None:
     for arguments in (["report", "none"], ["verify", "none"], ["export", "none", "-o", str(tmp_path / "never")]):
-        check_refused(ledger(played, *arguments), 3, "no run default/none has been opened")
+        assert_refused(ledger(played, *arguments), 3, "no run default/none has been opened")
     assert not (tmp_path / "never").exists()
-    check_refused(ledger(played, "report", "demo", "--head", "a9"), 3, "a9")
-    check_refused(ledger(played, "export", "demo", "-o", str(tmp_path / "none" / "log")), 3, "cannot be written")
+    assert_refused(ledger(played, "report", "demo", "--head", "a9"), 3, "a9")
+    assert_refused(ledger(played, "export", "demo", "-o", str(tmp_path / "none" / "log")), 3, "cannot be written")
 
 
 @pytest.mark.parametrize("arguments", [["report", "demo"], ["verify"], ["export", "demo"], ["db", "current"], ["db", "check"]])
 def test_a_ledger_that_is_not_there_is_not_made(tmp_path: Path, arguments: list[str]) -> None:
-    check_refused(ledger(tmp_path / "none" / "ledger.db", *arguments), 3, "there is no ledger at")
+    assert_refused(ledger(tmp_path / "none" / "ledger.db", *arguments), 3, "there is no ledger at")
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("arguments", [["report", "demo"], ["verify"], ["db", "upgrade"], ["db", "check"], ["serve", "--port", "0"]])
 def test_a_database_that_cannot_be_used_is_a_sentence(tmp_path: Path, arguments: list[str]) -> None:
     (tmp_path / "notes.txt").write_text("These are no books. " * 100)
-    check_refused(ledger(tmp_path / "notes.txt", *arguments), 3, "file is not a database")
-    check_refused(ledger("postgresql://ledger@127.0.0.1:1/ledger", *arguments), 3, "refused")
+    assert_refused(ledger(tmp_path / "notes.txt", *arguments), 3, "file is not a database")
+    assert_refused(ledger("postgresql://ledger@127.0.0.1:1/ledger", *arguments), 3, "refused")
 
 
 @pytest.mark.parametrize("arguments", [["db", "upgrade"], ["serve", "--port", "0"]])
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path, arguments: list[str]) -> None:
     (tmp_path / "file").write_text("")
-    check_refused(ledger(tmp_path / "file" / "ledger.db", *arguments), 3, "")
+    assert_refused(ledger(tmp_path / "file" / "ledger.db", *arguments), 3, "")
 
 
 @pytest.mark.parametrize("address", ["mysql://u@h/d", "ledger.db", "sqlite://", ""])
 def test_a_database_of_another_kind_is_wrong_usage(address: str) -> None:
-    check_refused(ledger(address, "report", "demo"), 2, "LEDGER_DATABASE_URL: an address is sqlite:///PATH or postgresql+psycopg://")
+    assert_refused(ledger(address, "report", "demo"), 2, "LEDGER_DATABASE_URL: an address is sqlite:///PATH or postgresql+psycopg://")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_database_of_another_kind_is_wrong_usage(address: str) -> None:
     ],
 )
 def test_a_setting_that_cannot_be_ends_with_2(tmp_path: Path, arguments: list[str], sentence: str) -> None:
-    check_refused(ledger(tmp_path / "ledger.db", "serve", *arguments), 2, sentence)
+    assert_refused(ledger(tmp_path / "ledger.db", "serve", *arguments), 2, sentence)
     assert not (tmp_path / "ledger.db").exists()
 
 
@@ -160,5 +160,5 @@ def test_the_schema_is_told_and_checked(tmp_path: Path) -> None:
 
 
 def test_a_service_that_is_away_ends_with_3(tmp_path: Path) -> None:
-    check_refused(ledger(tmp_path / "x", "report", "demo", "--url", "http://127.0.0.1:1"), 3, "http://127.0.0.1:1 cannot be reached")
-    check_refused(ledger(tmp_path / "x", "report", "demo", "--url", "file:///etc"), 2, "--url begins with http:// or https://")
+    assert_refused(ledger(tmp_path / "x", "report", "demo", "--url", "http://127.0.0.1:1"), 3, "http://127.0.0.1:1 cannot be reached")
+    assert_refused(ledger(tmp_path / "x", "report", "demo", "--url", "file:///etc"), 2, "--url begins with http:// or https://")
