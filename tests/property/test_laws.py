@@ -15,7 +15,7 @@ from tests.simulation.workload import History, Item, write_history
 
 SEEDS = st.integers(min_value=100_000, max_value=10_000_000)
 LAWS = settings(
-    max_examples=12,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     database=None,
@@ -41,9 +41,7 @@ def told(driver: Driver) -> dict[str, Any]:
         "updates": sorted(driver.updates(), key=repr),
         "coverage": driver.coverage(),
         "checkpoints": sorted(driver.checkpoints(), key=repr),
-        "findings": sorted(
-            {(f["kind"], repr(f["attempt"]), repr(f["update"]), repr(f["retry"])) for f in driver.findings()}
-        ),
+        "findings": sorted({(f["kind"], repr(f["attempt"]), repr(f["update"]), repr(f["retry"])) for f in driver.findings()}),
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 from ledger.storage.store import Store
 from tests.simulation.driver import Ledger, opened
 
-SEEDS = range(int(os.environ.get("LEDGER_SEEDS", "40")))
+SEEDS = range(int(os.environ.get("LEDGER_SEEDS", "32")))
 """How many seeds a simulation takes; `LEDGER_SEEDS=2000 ./dev test tests/simulation` takes more."""
 
 

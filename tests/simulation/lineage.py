@@ -179,7 +179,7 @@ def find_source(
         return None
 
     found = known(older)
-    if found is None and fork is not None and owner is None and fork.key[1] == name and update in (None, fork.update):
+    if found is None and fork is not None and fork.key[1] == name and update in (None, fork.update):
         return fork
     for candidate in older if found is None and update is not None else []:
         if owner is not None or update in numbers.get(candidate, set()):
@@ -214,7 +214,8 @@ def trace(facts: Facts, groups: list[Group], fork: Save | None = None, head: str
         if resumed_from.get("attempt") is not None:
             older, later = [other for other in order if other == resumed_from["attempt"]], []
         older, later = ([other for other in some if not descends(other, attempt, parents)] for some in (older, later))
-        found = find_source(resumed_from, older, later, saves, numbers, fork)
+        meant = fork if resumed_from.get("attempt") not in order else None
+        found = find_source(resumed_from, older, later, saves, numbers, meant)
         if found is not None and found is fork:
             scratch.add(attempt)
         elif found is not None:

@@ -65,9 +65,7 @@ def test_a_save_keeps_its_positions_its_place_and_the_longest_time() -> None:
         said(2, "c4", "accepted", uri="s3://bucket/c4", seconds=3.0),
         said(1, "c4", "accepted", 4, rank=1, seconds=2.0),
     ]
-    assert saves_of_owner(1, rows) == [
-        Save(1, "c4", 4, True, False, (Start(0, "w0", 1),), position, "s3://bucket/c4", 3.0)
-    ]
+    assert saves_of_owner(1, rows) == [Save(1, "c4", 4, True, False, (Start(0, "w0", 1),), position, "s3://bucket/c4", 3.0)]
 
 
 def test_a_row_whose_save_cannot_be_told_makes_none() -> None:
