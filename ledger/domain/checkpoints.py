@@ -25,20 +25,23 @@ class CheckpointRow:
     seconds: float | None
 
 
-def _update_of(row: CheckpointRow, ordinal: int, own: Sequence[CheckpointRow], updates: Sequence[int]) -> int | None:
+def _says_update(row: CheckpointRow, ordinal: int) -> bool:
+    return row.attempt == ordinal and row.update is not None
+
+
+def _update_of(row: CheckpointRow, own: Sequence[CheckpointRow], updates: Sequence[int]) -> int | None:
     """The update of the save that the row means; None while that cannot be told.
 
-    A row without one belongs to the nearest earlier `started` row of the name in its own sequence; where there is none, as in a row
-    of another attempt or another rank, to the name's newest save.
+    A row without one belongs to the nearest earlier row in its own sequence that began a save of the name, never to a later one; a
+    row of another attempt, or of a sequence that began none, to the name's newest save.
     """
     if row.update is not None:
         return row.update
-    if row.attempt == ordinal:
-        mine = (item for item in own if (item.rank, item.writer) == (row.rank, row.writer) and item.seq < row.seq)
-        nearest = max(mine, key=lambda item: item.seq, default=None)
-        if nearest is not None:
-            return nearest.update
-    return max(updates, default=None)
+    mine = [item for item in own if (item.attempt, item.rank, item.writer) == (row.attempt, row.rank, row.writer)]
+    if not mine:
+        return max(updates, default=None)
+    nearest = max((item for item in mine if item.seq < row.seq), key=lambda item: item.seq, default=None)
+    return None if nearest is None else nearest.update
 
 
 def saves_of_owner(ordinal: int, rows: Iterable[CheckpointRow]) -> list[Save]:
@@ -52,10 +55,13 @@ def saves_of_owner(ordinal: int, rows: Iterable[CheckpointRow]) -> list[Save]:
     found: list[Save] = []
     for name, about in sorted(names.items()):
         started = [row for row in about if row.state == "started" and row.attempt == ordinal]
+        begun = {row.update for row in started}
+        # An acceptance that names its update and has no `started` row stands for both.
+        started += [row for row in about if _says_update(row, ordinal) and row.state == "accepted" and row.update not in begun]
         updates = sorted({row.update for row in about if row.update is not None})
         groups: dict[int, list[CheckpointRow]] = {}
         for row in about:
-            update = _update_of(row, ordinal, started, updates)
+            update = _update_of(row, started, updates)
             if update is not None:
                 groups.setdefault(update, []).append(row)
         found += [_save(ordinal, name, update, group) for update, group in sorted(groups.items())]
@@ -66,8 +72,7 @@ def _save(ordinal: int, name: str, update: int, rows: list[CheckpointRow]) -> Sa
     rows = sorted(rows, key=lambda row: (row.attempt, row.rank, row.writer, row.seq))
     began = [row for row in rows if row.state == "started" and row.attempt == ordinal]
     if not began:
-        # An acceptance that names its update and has no `started` row stands for both.
-        began = [row for row in rows if row.state == "accepted" and row.attempt == ordinal and row.update is not None]
+        began = [row for row in rows if row.state == "accepted" and _says_update(row, ordinal)]
     latest: dict[tuple[int, str], int] = {}
     for row in began:
         latest[row.rank, row.writer] = max(row.seq, latest.get((row.rank, row.writer), 0))

@@ -1,6 +1,6 @@
 """Which data a trajectory drew: coverage along the whole path that leads to a checkpoint or a head, across forks."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -135,37 +135,43 @@ def checkpoint_mismatches(books: Books, is_checked: Callable[[Save], bool]) -> I
         if run_id != books.run.id:
             cursors.move(item.drawn)
     streams = {item.drawn.stream for _, item in items}
+    early = _drawn_early(books, wanted)
     at = 0
     for save in wanted:
         while at < len(own) and (place[own[at].attempt], own[at].first) <= (place[save.attempt], save.update):
             cursors.move(own[at].drawn)
             at += 1
-        ahead = [item for item in own[at:] if item.attempt == save.attempt and _lies_early(books, item, save)]
-        yield from _compare(save, cursors, ahead, streams)
+        yield from _compare(save, cursors, early.get(save.key, []), streams)
 
 
 def _within(save: Save, through: int | None) -> bool:
     return through is None or save.update <= through
 
 
-def _lies_early(books: Books, item: DrawnInterval, save: Save) -> bool:
-    """Whether a group or a pass of a higher number came before the save began."""
-    if item.drawn.effect == PASSED:
-        passes = passing.passes_of(books.connection, books.run.id, [save.attempt])
-        return any(one.number == item.first and one.before(save) for one in passes)
-    return any(key[:2] == (item.attempt, item.first) for key in history.early_keys(books.connection, books.run.id, [save]))
+def _drawn_early(books: Books, saves: Sequence[Save]) -> dict[history.SaveKey, list[Drawn]]:
+    """For each save what groups and passes of higher numbers drew before it began."""
+    found: dict[history.SaveKey, list[Drawn]] = {}
+    keys = history.early_keys(books.connection, books.run.id, saves)
+    for row in history.rows_of_keys(books.connection, books.run.id, sorted(keys)):
+        for key in keys[row.attempt, row.number, row.part, row.retry]:
+            found.setdefault(key, []).extend(_row_drawn(row))
+    jumps = passing.passes_of(books.connection, books.run.id, {save.attempt for save in saves})
+    for save in saves:
+        for jump in jumps:
+            if jump.attempt == save.attempt and jump.number > save.update and jump.before(save):
+                found.setdefault(save.key, []).append(_span(jump.stream, jump.epoch, PASSED, [(jump.start, jump.stop)]))
+    return found
 
 
-def _compare(save: Save, cursors: Cursors, ahead: list[DrawnInterval], streams: set[str]) -> Iterator[dict[str, Any]]:
+def _compare(save: Save, before: Cursors, early: Iterable[Drawn], streams: set[str]) -> Iterator[dict[str, Any]]:
+    cursors = Cursors(dict(before.drawn), dict(before.trained))
+    for drawn in early:
+        cursors.move(drawn)
     for stream, declared in sorted((save.positions or {}).items()):
         key = (stream, declared["epoch"])
-        drawn = max(
-            [cursors.drawn.get(key, 0)]
-            + [int(item.drawn.stop.max(initial=0)) for item in ahead if (item.drawn.stream, item.drawn.epoch) == key]
-        )
-        trained = cursors.trained.get(key, 0)
-        if stream in streams and declared["position"] not in (drawn, trained):
-            yield {"save": save, "stream": stream, "expected": drawn, "found": declared["position"]}
+        reached = cursors.drawn.get(key, 0)
+        if stream in streams and declared["position"] not in (reached, cursors.trained.get(key, 0)):
+            yield {"save": save, "stream": stream, "expected": reached, "found": declared["position"]}
 
 
 def resume_mismatches(books: Books) -> Iterator[dict[str, Any]]:

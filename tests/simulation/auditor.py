@@ -5,7 +5,7 @@ from typing import Any
 from tests.simulation import coverage
 from tests.simulation.facts import Facts
 from tests.simulation.groups import QUANTITIES, Group, collect
-from tests.simulation.lineage import Lineage, Save, fate_of, newest_named, on_trajectory, trace
+from tests.simulation.lineage import Lineage, Save, fate_of, newest_named, trace
 
 OUTCOMES = ("applied", "skipped", "abandoned", "discarded", "held", "open")
 FATES = ("preserved", "pending", "lost")
@@ -151,20 +151,18 @@ def trajectory(lineage: Lineage, work: list[Group]) -> list[dict[str, Any]]:
 
 def complete_through(lineage: Lineage, work: list[Group]) -> int | None:
     """The number before the first that is missing or lacks a shard on the trajectory; work from scratch begins where it begins."""
-    if not lineage.path:
-        return None
-    limits = {step.attempt: step.limit for step in lineage.path}
-    own = [group for group in work if group.attempted and on_trajectory(lineage, group) is not None]
-    own = [group for group in own if (limit := limits[group.attempt]) is None or group.update <= limit.update]
-    lacking = {group.update for group in own if group.incomplete}
-    whole = {group.update for group in own} - lacking
-    root = lineage.path[0]
-    reached = root.after
-    first = min((group.update for group in own if group.attempt == root.attempt), default=None)
-    if root.source is None and root.after == 0 and first in whole:
-        reached = first - 1
-    while reached + 1 in whole:
-        reached += 1
+    reached = None
+    for step in lineage.path:
+        own = [group for group in work if group.attempted and group.attempt == step.attempt]
+        own = [group for group in own if step.limit is None or group.update <= step.limit.update]
+        whole = {group.update for group in own} - {group.update for group in own if group.incomplete}
+        first = min((group.update for group in own), default=None)
+        is_root = step is lineage.path[0] and step.after == 0
+        reached = first - 1 if is_root and first in whole else step.after
+        while reached + 1 in whole:
+            reached += 1
+        if reached < max([step.after if step.limit is None else step.limit.update, *(group.update for group in own)]):
+            break
     return reached
 
 

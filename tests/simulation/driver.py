@@ -66,13 +66,20 @@ class Driver:
 
     def open(self) -> None:
         """Open the run, after the whole story of the run that it was forked from."""
-        declaration: Columns = {"conventions": self.history.conventions}
+        forked_from = None
         if self.history.parent is not None and self.history.forked_from is not None:
             parent = Driver(self.ledger, self.history.parent, self.run + "-parent")
             parent.open()
             for step in plan(self.history.parent, 0, "none", repeats=0.0, batch_size=60):
                 parent.post(step)
-            declaration["forked_from"] = {"project": PROJECT, "run": parent.run, **self.history.forked_from}
+            forked_from = {"project": PROJECT, "run": parent.run, **self.history.forked_from}
+        self.open_as(forked_from)
+
+    def open_as(self, forked_from: Columns | None) -> None:
+        """Open the run, perhaps as a fork of another."""
+        declaration: Columns = {"conventions": self.history.conventions}
+        if forked_from is not None:
+            declaration["forked_from"] = forked_from
         registration.open_run(self.ledger.store, PROJECT, self.run, declaration, now())
 
     def post(self, step: Step) -> dict[str, Any]:

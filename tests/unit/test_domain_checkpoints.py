@@ -70,3 +70,16 @@ def test_a_save_keeps_its_positions_its_place_and_the_longest_time() -> None:
 
 def test_a_row_whose_save_cannot_be_told_makes_none() -> None:
     assert saves_of_owner(1, [said(2, "c4", "accepted")]) == []
+
+
+def test_a_state_never_belongs_to_a_save_that_began_after_it() -> None:
+    # The start that the acceptance means has not arrived yet; the one that has, came later.
+    later = said(7, "latest", "started", 8)
+    assert told(said(4, "latest", "accepted"), later) == {("latest", 8): (False, False)}
+    arrived = told(said(4, "latest", "accepted"), later, said(3, "latest", "started", 4))
+    assert arrived == {("latest", 4): (True, False), ("latest", 8): (False, False)}
+
+
+def test_a_state_may_follow_an_acceptance_that_stood_for_its_start() -> None:
+    rows = (said(1, "latest", "accepted", 4), said(2, "latest", "rejected"), said(3, "latest", "started", 8))
+    assert told(*rows) == {("latest", 4): (True, True), ("latest", 8): (False, False)}

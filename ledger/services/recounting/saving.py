@@ -71,15 +71,18 @@ def saves_of(saved: Iterable[tuple[int, Row]], ordinals: dict[str, int]) -> list
 def _by_update(owner: int, rows: list[tuple[int, Row]]) -> dict[int, list[tuple[int, Row]]]:
     """The rows about one name by the save that each belongs to; a row that belongs to none yet is in none."""
     begun = [row for attempt, row in rows if row["state"] == "started" and attempt == owner]
+    numbers = {row["update"] for row in begun}
+    accepted = [row for attempt, row in rows if row["state"] == "accepted" and attempt == owner and row.get("update") is not None]
+    begun += [row for row in accepted if row["update"] not in numbers]
     newest = max((row["update"] for _, row in rows if row.get("update") is not None), default=None)
     result: dict[int, list[tuple[int, Row]]] = {}
     for attempt, row in rows:
         update = row.get("update")
-        if update is None and attempt == owner:
-            own = [other for other in begun if (other["rank"], other["writer"]) == (row["rank"], row["writer"])]
+        if update is None:
+            own = [other for other in begun if attempt == owner and (other["rank"], other["writer"]) == (row["rank"], row["writer"])]
             earlier = [other for other in own if other["seq"] < row["seq"]]
-            update = max(earlier, key=lambda other: other["seq"])["update"] if earlier else None
-        update = newest if update is None else update
+            # What was begun later cannot be meant; only a sequence that began none speaks of the newest.
+            update = max(earlier, key=lambda other: other["seq"])["update"] if earlier else None if own else newest
         if update is not None:
             result.setdefault(update, []).append((attempt, row))
     return result
