@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 
 from ledger.domain.intervals import Intervals
 
-EFFECTIVE, WITHOUT_EFFECT, HELD, PASSED = "effective", "without_effect", "held", "passed"
+EFFECTIVE, WITHOUT_EFFECT, UNUSED, HELD, PASSED = "effective", "without_effect", "unused", "held", "passed"
+"""What ranges came to; those that no optimizer decides on are unused, which is without effect too, but never held."""
+
 CLASS_OF_OUTCOME = {
     "applied": EFFECTIVE,
     "skipped": WITHOUT_EFFECT,
     "abandoned": WITHOUT_EFFECT,
-    "discarded": WITHOUT_EFFECT,
-    "open": WITHOUT_EFFECT,
+    "discarded": UNUSED,
+    "open": UNUSED,
     "held": HELD,
 }
 
@@ -81,8 +83,8 @@ def merged(start: NDArray[np.int64], stop: NDArray[np.int64], at_least: int = 1)
 
 
 def _stream(name: str, epoch: int, parts: list[Drawn]) -> StreamCoverage:
-    def arrays(effect: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        chosen = [part for part in parts if part.effect == effect]
+    def arrays(*effects: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        chosen = [part for part in parts if part.effect in effects]
         if not chosen:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         return np.concatenate([part.start for part in chosen]), np.concatenate([part.stop for part in chosen])
@@ -97,7 +99,7 @@ def _stream(name: str, epoch: int, parts: list[Drawn]) -> StreamCoverage:
     result.effective_total = sum(seen * width for seen, width in result.times_seen.items())
     result.effective_unique = sum(result.times_seen.values())
     effective, held = merged(start, stop), merged(*arrays(HELD))
-    idle, result.passed_over = merged(*arrays(WITHOUT_EFFECT)), merged(*arrays(PASSED))
+    idle, result.passed_over = merged(*arrays(WITHOUT_EFFECT, UNUSED)), merged(*arrays(PASSED))
     result.repeated = merged(start, stop, at_least=2)
     result.without_effect = idle.minus(effective).minus(held)
     # What is held is provisional, like the shards that it may still wait for: it neither is a gap nor opens one below it.

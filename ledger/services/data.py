@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ledger.domain.coverage import CLASS_OF_OUTCOME, EFFECTIVE, HELD, PASSED, Drawn, StreamCoverage, coverage_of
+from ledger.domain.coverage import CLASS_OF_OUTCOME, EFFECTIVE, HELD, PASSED, UNUSED, Drawn, StreamCoverage, coverage_of
 from ledger.domain.exposure import Fates
 from ledger.domain.trajectory import Save, Segment, Tree
 from ledger.services.books import Books
@@ -70,7 +70,8 @@ def drawn_along(books: Books, stretches: Iterable[Stretch]) -> Iterator[tuple[St
         for row in rows:
             saves = keys[row.attempt, row.number, row.part, row.retry]
             if fates.on_trajectory(row.attempt, row.number, saves) and not fates.on_trajectory(row.attempt, row.number):
-                yield from ((stretch, DrawnInterval(row.attempt, row.number, drawn)) for drawn in _row_drawn(row))
+                found = [DrawnInterval(row.attempt, row.number, drawn) for drawn in _row_drawn(row)]
+                yield from ((stretch, _held(item) if item.attempt in undecided else item) for item in found)
         for jump in passing.passes_of(books.connection, stretch.run.id, fates.place):
             save = stretch.path[fates.place[jump.attempt]].save
             if save is None or jump.number <= save.update or jump.before(save):
@@ -78,8 +79,8 @@ def drawn_along(books: Books, stretches: Iterable[Stretch]) -> Iterator[tuple[St
 
 
 def _held(item: DrawnInterval) -> DrawnInterval:
-    """What an undecided attempt drew: held like its updates, so neither trained on nor a gap."""
-    return replace(item, drawn=replace(item.drawn, effect=HELD))
+    """What an undecided attempt drew: held like its updates, so neither trained on nor a gap; only what is never held stays."""
+    return item if item.drawn.effect == UNUSED else replace(item, drawn=replace(item.drawn, effect=HELD))
 
 
 def _span(stream: str, epoch: int, effect: str, spans: list[tuple[int, int]]) -> Drawn:

@@ -174,6 +174,7 @@ def settle(group: Group, place: Placement, resolutions: list[Resolution]) -> Non
     expect_shards(group, place)
     group.dp_rank_count = len(place.dp_ranks(group.expected))
     counted = {shard: closed[shard] or rows for shard, rows in by_shard.items()}
+    group.rows = [row for rows in counted.values() for row in rows]
     compare_replicas(group, closed, None if chosen_rank is None else place.shard_of[chosen_rank])
     decide_outcome(group, chosen_outcome)
     add_shards(group, counted, place, chosen_rank)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from ledger.domain.coverage import EFFECTIVE, HELD, PASSED, WITHOUT_EFFECT, Drawn, as_lists, coverage_of
+from ledger.domain.coverage import EFFECTIVE, HELD, PASSED, UNUSED, WITHOUT_EFFECT, Drawn, as_lists, coverage_of
 
 
 def drawn(effect: str, *spans: tuple[int, int], stream: str = "train", epoch: int = 0) -> Drawn:
@@ -90,3 +90,7 @@ def test_long_lists_are_cut_and_say_so() -> None:
 def test_empty_ranges_draw_nothing() -> None:
     seen = cover(drawn(EFFECTIVE, (3, 3)))
     assert (seen["effective_total"], seen["gaps"]) == (0, [])
+
+
+def test_what_was_never_used_is_without_effect_too() -> None:
+    assert cover(drawn(WITHOUT_EFFECT, (0, 2)), drawn(UNUSED, (2, 4)))["without_effect"] == [[0, 4]]
