@@ -118,7 +118,8 @@ def misplaced_saves(lineage: Lineage, groups: list[Group], earlier: list[Group])
         if limit is not None and save.update > limit.update:
             continue
         before = earlier + drawn_before(lineage, groups, save)
-        if any(group.incomplete and group.kind == "updates" for group in before):
+        lacking = [group for group in groups if group.attempted and group.incomplete and group.attempt == save.key[0]]
+        if any(group.update <= save.update for group in lacking):
             continue
         for stream, position in save.positions.items():
             drawn = [r for group in before for r in group.ranges]
