@@ -104,11 +104,13 @@ class LocalReports:
 
     def exposure(self, project: str, run: str, head: str | None) -> dict[str, Any]:
         """The exposure report."""
-        return reports.exposure(self._source, project, run, head)
+        with reports.open_books(self._source, project, run, head) as books:
+            return reports.exposure(books)
 
     def findings(self, project: str, run: str, limit: int) -> list[dict[str, Any]]:
         """The first findings."""
-        found: list[dict[str, Any]] = reports.findings(self._source, project, run, None, limit)["findings"]
+        with reports.open_books(self._source, project, run) as books:
+            found: list[dict[str, Any]] = reports.findings(books, None, limit)["findings"]
         return found
 
 

@@ -4,7 +4,7 @@ A rate over a resume never divides a whole run's tokens by one attempt's seconds
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +81,7 @@ def window_of(text: str) -> Window:
     raise InvalidRequest("window is run, attempt:ID, last:SECONDSs or updates:A-B", pointer="/window")
 
 
-def checked(quantity: str, work: str, time: list[str], per: str) -> None:
+def checked(quantity: str, work: str, time: Sequence[str], per: str) -> None:
     """Refuses a rate that is not one of those that exist. Raises: InvalidRequest."""
     for name, value, choices in (("quantity", quantity, (*QUANTITIES, "updates")), ("work", work, WORKS), ("per", per, PER)):
         if value not in choices:
@@ -100,7 +100,7 @@ def _figure(value: float) -> str:
 
 
 def rate(
-    quantity: str, work: str, time: list[str], window: Window, per: str, numerator: int | None, seconds: Mapping[str, float]
+    quantity: str, work: str, time: Sequence[str], window: Window, per: str, numerator: int | None, seconds: Mapping[str, float]
 ) -> dict[str, Any]:
     """A rate with its conventions; `seconds` holds the job's and, for a rate per accelerator, the accelerators' seconds.
 

@@ -16,7 +16,7 @@ from ledger.domain.errors import LedgerError
 from ledger.metrics.catalogue import COUNTED, RATES
 from ledger.metrics.collector import Sample, families_of, rate_samples, run_samples
 from ledger.metrics.measured import Measured
-from ledger.services import rates, registration, reports
+from ledger.services import registration, reports
 from ledger.services.reports import Reports
 
 LONGEST_WAIT_SECONDS = 1.0
@@ -86,10 +86,11 @@ class Exposition:
         unread = 0
         for run in chosen:
             try:
-                exposure = reports.exposure(self._reports, run["project"], run["run"])
-                described = registration.describe_run(self._reports.store, run["project"], run["run"])
+                with reports.open_books(self._reports, run["project"], run["run"]) as books:
+                    exposure, described = reports.exposure(books), reports.described(books)
+                    asked = [reports.rate(books, quantity, work, [time]) for quantity, work, time in ASKED_RATES]
                 samples += run_samples(described, exposure, self._reports.clock())
-                samples += rate_samples(described, rates.run_rates(self._reports, run["project"], run["run"], ASKED_RATES))
+                samples += rate_samples(described, asked)
             except LedgerError as error:
                 unread += 1
                 log.warning("unread", project=run["project"], run=run["run"], code=error.code)

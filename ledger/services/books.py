@@ -6,10 +6,10 @@ The cost is that of the attempts, the checkpoints and the pages of updates; neve
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from ledger.domain import conventions
 from ledger.domain.columns import moment_of, moment_text
@@ -28,6 +28,7 @@ INLINE_ENTRIES = 100_000
 
 POLL_SECONDS = 0.02
 FRESH_TRIES = 3
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,14 @@ class Books:
     tree: Tree
     states: dict[int, AttemptState]
     head: int | None
+    kept: dict[Callable[["Books"], Any], Any] = field(default_factory=dict)
+
+    def once(self, read: Callable[["Books"], T]) -> T:
+        """What that function reads off these books, read once however many reports need it."""
+        if read not in self.kept:
+            self.kept[read] = read(self)
+        found: T = self.kept[read]
+        return found
 
     @cached_property
     def path(self) -> tuple[Segment, ...]:

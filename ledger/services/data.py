@@ -96,9 +96,9 @@ def _row_drawn(row: Row[Any]) -> Iterator[Drawn]:
         yield _span(stream, epoch, CLASS_OF_OUTCOME[row.outcome], spans)
 
 
-def coverage(books: Books, path: tuple[Segment, ...]) -> list[StreamCoverage]:
-    """How the positions of each stream were seen on the lineage of a path."""
-    return coverage_of(item.drawn for _, item in drawn_along(books, lineage(books, path)))
+def covered(books: Books) -> list[StreamCoverage]:
+    """How the positions of each stream were seen on the trajectory, across forks."""
+    return coverage_of(item.drawn for _, item in drawn_along(books, lineage(books, books.path)))
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Findings: contradictions kept with the updates, and what only the whole trajectory shows."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ledger.domain import conventions, objective
@@ -12,7 +12,7 @@ from ledger.domain.findings import finding
 from ledger.domain.intervals import Intervals
 from ledger.domain.quantities import QUANTITIES
 from ledger.services import counting, data
-from ledger.services.books import Books, Reports, open_books
+from ledger.services.books import Books
 from ledger.storage import incomplete, noticed, passing
 
 LARGEST_SCAN = 100_000
@@ -25,7 +25,7 @@ def _width(spans: Intervals) -> int:
 
 def _about_data(books: Books) -> Iterator[dict[str, Any]]:
     declared = books.conventions(books.head)
-    streams = data.coverage(books, books.path)
+    streams = books.once(data.covered)
     head = books.name(books.head)
     for item in streams:
         place: dict[str, Any] = {"stream": item.stream, "epoch": item.epoch}
@@ -152,7 +152,7 @@ def _missing_count_cells(books: Books) -> dict[tuple[int, str], int]:
 def counts(books: Books) -> dict[str, int]:
     """How many open findings there are of each kind that occurs."""
     result: dict[str, int] = dict(noticed.count_by_kind(books.connection, books.run.id))
-    for item in [*derived(books), *_missing_ranks(books)]:
+    for item in [*books.once(derived), *books.once(_missing_ranks)]:
         result[item["kind"]] = result.get(item["kind"], 0) + 1
     missing = sum(_missing_count_cells(books).values())
     if missing:
@@ -160,10 +160,10 @@ def counts(books: Books) -> dict[str, int]:
     return dict(sorted(result.items()))
 
 
-def _missing_counts(books: Books, limit: int) -> list[dict[str, Any]]:
+def _missing_counts(books: Books) -> list[dict[str, Any]]:
     found = []
     for attempt, quantity in sorted(_missing_count_cells(books)):
-        rows = incomplete.rows_unknown(books.connection, books.run.id, attempt, quantity, limit)
+        rows = incomplete.rows_unknown(books.connection, books.run.id, attempt, quantity, LARGEST_SCAN)
         found += [finding("missing_count", books.name(attempt), row.number, row.retry, quantity=quantity, found=row.shards) for row in rows]
     return found
 
@@ -193,29 +193,19 @@ def _number(text: str | None) -> Any:
     return int(text) if text is not None and text.lstrip("-").isdigit() else text
 
 
-def findings(
-    reports: Reports, project: str, run: str, cursor: str | None = None, limit: int = 100, kind: str | None = None
-) -> dict[str, Any]:
-    """The findings of a run, a page at a time: what the trajectory shows first, then what single updates show.
-
-    Raises: RunUnknown.
-    """
+def findings(books: Books, cursor: str | None = None, limit: int = 100, kind: str | None = None) -> dict[str, Any]:
+    """The findings of a run, a page at a time: what the trajectory shows first, then what single updates show."""
     source, after = json.loads(cursor) if cursor else (0, None)
     items: list[tuple[list[Any], dict[str, Any]]] = []
-    with open_books(reports, project, run) as books:
-        listed: tuple[Callable[[], list[dict[str, Any]]], ...] = (
-            lambda: derived(books),
-            lambda: _missing_ranks(books),
-            lambda: _missing_counts(books, LARGEST_SCAN),
-        )
-        for place in range(source, len(listed)):
-            found = [item for item in listed[place]() if kind in (None, item["kind"])]
-            start = after or 0
-            items += [([place, index + 1], item) for index, item in enumerate(found) if index >= start][: limit + 1 - len(items)]
-            after = None
-            if len(items) > limit:
-                break
-        if len(items) <= limit:
-            items += [([len(listed), key], item) for key, item in _kept(books, after, limit + 1 - len(items), kind)]
+    listed = (derived, _missing_ranks, _missing_counts)
+    for place in range(source, len(listed)):
+        found = [item for item in books.once(listed[place]) if kind in (None, item["kind"])]
+        start = after or 0
+        items += [([place, index + 1], item) for index, item in enumerate(found) if index >= start][: limit + 1 - len(items)]
+        after = None
+        if len(items) > limit:
+            break
+    if len(items) <= limit:
+        items += [([len(listed), key], item) for key, item in _kept(books, after, limit + 1 - len(items), kind)]
     page = items[:limit]
     return {"findings": [item for _, item in page], "next_cursor": json.dumps(page[-1][0]) if len(items) > limit else None}

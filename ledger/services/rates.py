@@ -1,7 +1,7 @@
 """Rates of a run, numerator and denominator over the same window."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,29 +10,16 @@ from ledger.domain.errors import AttemptUnknown, InvalidRequest
 from ledger.domain.exposure import Total, quantity_total
 from ledger.domain.quantities import QUANTITIES
 from ledger.domain.rates import Window
-from ledger.services.books import Books, Reports, open_books
+from ledger.services.books import Books
 from ledger.storage import durations, history
 
 MICROSECONDS = 1_000_000
 
 
-def rates(
-    reports: Reports, project: str, run: str, *, quantity: str, work: str, time: list[str], window: str, per: str
-) -> dict[str, Any]:
-    """A rate with all that it includes. Raises: RunUnknown, AttemptUnknown, InvalidRequest."""
+def rate(books: Books, quantity: str, work: str, time: Sequence[str], window: str = "run", per: str = "job") -> dict[str, Any]:
+    """A rate with all that it includes. Raises: AttemptUnknown, InvalidRequest."""
     domain.checked(quantity, work, time, per)
     span = domain.window_of(window)
-    with open_books(reports, project, run) as books:
-        return _rate(books, quantity, work, time, span, per)
-
-
-def run_rates(reports: Reports, project: str, run: str, asked: Iterable[tuple[str, str, str]]) -> list[dict[str, Any]]:
-    """Rates of the whole job over the whole run, for each quantity, work and time that is asked, all of one moment. Raises: RunUnknown."""
-    with open_books(reports, project, run) as books:
-        return [_rate(books, quantity, work, [time], Window("run"), "job") for quantity, work, time in asked]
-
-
-def _rate(books: Books, quantity: str, work: str, time: list[str], span: Window, per: str) -> dict[str, Any]:
     totals, attempts = _window(books, span)
     seconds = _seconds(books, totals, attempts, time, span)
     accelerators = {ordinal: _accelerators(books, ordinal) for ordinal in attempts}
@@ -76,7 +63,7 @@ def _accelerators(books: Books, ordinal: int) -> int:
     return int(books.conventions(ordinal).get("accelerators") or books.launches[ordinal].world_size)
 
 
-def _seconds(books: Books, totals: Iterable[Total], attempts: list[int], time: list[str], span: Window) -> dict[int, float]:
+def _seconds(books: Books, totals: Iterable[Total], attempts: list[int], time: Sequence[str], span: Window) -> dict[int, float]:
     """The time of each attempt in the window."""
     result: dict[int, list[float]] = {ordinal: [] for ordinal in attempts}
     for kind in time:

@@ -3,7 +3,7 @@
 Everything here is idempotent by name, so that thousands of ranks may start at once, and each change is an entry of the journal.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -243,7 +243,10 @@ def describe_run(store: Store, project: str, run: str) -> dict[str, Any]:
     """A run with its attempts and what was declared of each. Raises: RunUnknown."""
     with store.read() as connection:
         found = registry.find_run(connection, project, run)
-        launches = registry.launches(connection, found.id)
-        forks = registry.forks_of(connection, found)
-    return run_record(found) | {"attempts": [attempt_record(launch) for launch in launches], "forks": forks}
+        return run_described(found, registry.launches(connection, found.id), registry.forks_of(connection, found))
+
+
+def run_described(run: Run, launches: Iterable[Launch], forks: list[dict[str, str]]) -> dict[str, Any]:
+    """What is told of a run by itself: its declaration, its attempts, and the runs that were forked from it."""
+    return run_record(run) | {"attempts": [attempt_record(launch) for launch in launches], "forks": forks}
 

@@ -1,4 +1,4 @@
-"""The reports that anybody asks for, as plain records; each speaks of one offset of the run's journal."""
+"""The reports that anybody asks for, as plain records, read off a run's open books: those of one opening are of one offset."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,43 +11,60 @@ from ledger.domain.errors import CheckpointUnknown
 from ledger.domain.exposure import FATES, Fates, Matrix, exposure_of, extras_counted, matrix_of
 from ledger.domain.quantities import QUANTITIES
 from ledger.domain.trajectory import Save, accepted_on
-from ledger.services import data
+from ledger.services import data, registration
 from ledger.services.books import Books, Reports, open_books
 from ledger.services.findings import counts, findings
-from ledger.services.rates import rates
-from ledger.storage import durations, history, passing, series
+from ledger.services.rates import rate
+from ledger.storage import durations, history, passing, registry, series
 from ledger.storage.store import Row
 
-__all__ = ["Reports", "checkpoint_exposure", "checkpoints", "coverage", "exposure", "findings", "objective", "rates", "updates"]
+__all__ = [
+    "Books",
+    "Reports",
+    "checkpoint_exposure",
+    "checkpoints",
+    "coverage",
+    "described",
+    "exposure",
+    "findings",
+    "objective",
+    "open_books",
+    "rate",
+    "updates",
+]
 
 LARGEST_RANGES = 10_000
 
 
-def exposure(reports: Reports, project: str, run: str, head: str | None = None) -> dict[str, Any]:
-    """What became of every count of a run. Raises: RunUnknown, AttemptUnknown, ProjectionBehind."""
-    with open_books(reports, project, run, head) as books:
-        accepted = books.accepted
-        counted = exposure_of(books.matrix)
-        return {
-            "project": project,
-            "run": run,
-            "as_of": books.as_of(),
-            "trajectory": [
-                {"attempt": books.name(part.attempt), "after": part.after, "through": books.through(part)} for part in books.path
-            ],
-            "accepted_checkpoint": None
-            if accepted is None
-            else {"checkpoint": accepted.checkpoint, "attempt": books.name(accepted.attempt), "update": accepted.update},
-            **counted,
-            "evaluation": _evaluation(books),
-            "passed_over": {"samples": _passed_over(books)},
-            "findings": counts(books),
-            "undecided": {
-                name: node.undecided
-                for ordinal, node in sorted(books.tree.nodes.items())
-                if node.undecided is not None and (name := books.name(ordinal)) is not None
-            },
-        }
+def described(books: Books) -> dict[str, Any]:
+    """The run with its attempts and what was declared of each."""
+    return registration.run_described(books.run, books.launches.values(), registry.forks_of(books.connection, books.run))
+
+
+def exposure(books: Books) -> dict[str, Any]:
+    """What became of every count of a run."""
+    accepted = books.accepted
+    counted = exposure_of(books.matrix)
+    return {
+        "project": books.run.project,
+        "run": books.run.name,
+        "as_of": books.as_of(),
+        "trajectory": [
+            {"attempt": books.name(part.attempt), "after": part.after, "through": books.through(part)} for part in books.path
+        ],
+        "accepted_checkpoint": None
+        if accepted is None
+        else {"checkpoint": accepted.checkpoint, "attempt": books.name(accepted.attempt), "update": accepted.update},
+        **counted,
+        "evaluation": _evaluation(books),
+        "passed_over": {"samples": _passed_over(books)},
+        "findings": counts(books),
+        "undecided": {
+            name: node.undecided
+            for ordinal, node in sorted(books.tree.nodes.items())
+            if node.undecided is not None and (name := books.name(ordinal)) is not None
+        },
+    }
 
 
 def _evaluation(books: Books) -> dict[str, int | None]:
@@ -66,32 +83,26 @@ def _passed_over(books: Books) -> int:
     return sum(stop - start for _, _, _, _, start, stop in {(j.attempt, j.number, j.stream, j.epoch, j.start, j.stop) for j in jumps})
 
 
-def coverage(reports: Reports, project: str, run: str, cursor: str | None = None, limit: int = 1000) -> dict[str, Any]:
-    """How the positions of each stream were seen on the trajectory, across forks. Raises: RunUnknown."""
-    with open_books(reports, project, run) as books:
-        unit = conventions.data_unit(books.conventions(books.head))
-        streams = data.coverage(books, books.path)
-        as_of = books.as_of()
+def coverage(books: Books, cursor: str | None = None, limit: int = 1000) -> dict[str, Any]:
+    """How the positions of each stream were seen on the trajectory, across forks."""
+    unit = conventions.data_unit(books.conventions(books.head))
     after = tuple(json.loads(cursor)) if cursor else ()
-    later = [item for item in streams if not after or (item.stream, item.epoch) > after]
+    later = [item for item in books.once(data.covered) if not after or (item.stream, item.epoch) > after]
     page = later[:limit]
     more = json.dumps([page[-1].stream, page[-1].epoch]) if len(later) > limit else None
-    return {"as_of": as_of, "streams": [intervals.as_lists(item, unit, LARGEST_RANGES) for item in page], "next_cursor": more}
+    return {"as_of": books.as_of(), "streams": [intervals.as_lists(item, unit, LARGEST_RANGES) for item in page], "next_cursor": more}
 
 
-def updates(
-    reports: Reports, project: str, run: str, cursor: str | None = None, limit: int = 100, points: int | None = None
-) -> dict[str, Any]:
+def updates(books: Books, cursor: str | None = None, limit: int = 100, points: int | None = None) -> dict[str, Any]:
     """Updates in the order of attempts and numbers, a page at a time, or so many spread evenly over the whole range."""
-    with open_books(reports, project, run) as books:
-        if points is not None:
-            numbers = {ordinal: books.numbers(ordinal) for ordinal in sorted(books.launches)}
-            rows = series.spread(books.connection, books.run.id, numbers, points)
-            return {"items": _update_items(books, rows), "next_cursor": None}
-        after = tuple(json.loads(cursor)) if cursor else None
-        rows = series.page(books.connection, books.run.id, after, limit + 1)
-        more = json.dumps([rows[limit - 1].attempt, rows[limit - 1].number, rows[limit - 1].retry]) if len(rows) > limit else None
-        return {"items": _update_items(books, rows[:limit]), "next_cursor": more}
+    if points is not None:
+        numbers = {ordinal: books.numbers(ordinal) for ordinal in sorted(books.launches)}
+        rows = series.spread(books.connection, books.run.id, numbers, points)
+        return {"items": _update_items(books, rows), "next_cursor": None}
+    after = tuple(json.loads(cursor)) if cursor else None
+    rows = series.page(books.connection, books.run.id, after, limit + 1)
+    more = json.dumps([rows[limit - 1].attempt, rows[limit - 1].number, rows[limit - 1].retry]) if len(rows) > limit else None
+    return {"items": _update_items(books, rows[:limit]), "next_cursor": more}
 
 
 def _update_items(books: Books, rows: Iterable[Row[Any]]) -> list[dict[str, Any]]:
@@ -129,32 +140,31 @@ def _update_item(books: Books, row: Row[Any], declared: Mapping[str, Any]) -> di
     }
 
 
-def objective(reports: Reports, project: str, run: str) -> dict[str, Any]:
+def objective(books: Books) -> dict[str, Any]:
     """Which mean the trainer's own loss is, and the loss scale that gives the gradient of the global token mean."""
-    with open_books(reports, project, run) as books:
-        rule = conventions.loss_scale_rule(books.conventions(books.head))
-        applied = [
-            total
-            for total in books.totals
-            if total.outcome == "applied" and books.fates.fate(total.attempt, total.first, "applied") != "lost"
-        ]
-        verdicts = extras_counted(applied, "verdicts")
-        place = {ordinal: index for index, ordinal in enumerate(books.tree.order)}
-        last = max(((place[t.attempt], *t.extras["last"]) for t in applied if "last" in t.extras), default=None)
-        gap = None
-        for total in applied:
-            gap = losses.larger_gap(gap, total.extras.get("gap"))
-        name, factor = losses.common(verdicts)
-        return {
-            "as_of": books.as_of(),
-            "updates_compared": sum(verdicts.values()),
-            "token_mean_of_last": None if last is None else last[-1],
-            "largest_gap": gap,
-            "reported_loss_is": name,
-            "factor": factor,
-            "loss_scale_rule": rule,
-            "statement": losses.statement(verdicts, rule),
-        }
+    rule = conventions.loss_scale_rule(books.conventions(books.head))
+    applied = [
+        total
+        for total in books.totals
+        if total.outcome == "applied" and books.fates.fate(total.attempt, total.first, "applied") != "lost"
+    ]
+    verdicts = extras_counted(applied, "verdicts")
+    place = {ordinal: index for index, ordinal in enumerate(books.tree.order)}
+    last = max(((place[t.attempt], *t.extras["last"]) for t in applied if "last" in t.extras), default=None)
+    gap = None
+    for total in applied:
+        gap = losses.larger_gap(gap, total.extras.get("gap"))
+    name, factor = losses.common(verdicts)
+    return {
+        "as_of": books.as_of(),
+        "updates_compared": sum(verdicts.values()),
+        "token_mean_of_last": None if last is None else last[-1],
+        "largest_gap": gap,
+        "reported_loss_is": name,
+        "factor": factor,
+        "loss_scale_rule": rule,
+        "statement": losses.statement(verdicts, rule),
+    }
 
 
 def _checkpoint_item(books: Books, save: Save) -> dict[str, Any]:
@@ -176,54 +186,50 @@ def _checkpoint_item(books: Books, save: Save) -> dict[str, Any]:
     }
 
 
-def checkpoints(reports: Reports, project: str, run: str, cursor: str | None = None, limit: int = 100) -> dict[str, Any]:
+def checkpoints(books: Books, cursor: str | None = None, limit: int = 100) -> dict[str, Any]:
     """The checkpoints of a run in the order of attempts and updates, a page at a time."""
-    with open_books(reports, project, run) as books:
-        found = sorted((save for save in books.tree.saves if save.attempt in books.launches), key=_checkpoint_place)
-        after = tuple(json.loads(cursor)) if cursor else None
-        later = [save for save in found if after is None or _checkpoint_place(save) > after]
-        more = json.dumps(_checkpoint_place(later[limit - 1])) if len(later) > limit else None
-        return {"checkpoints": [_checkpoint_item(books, save) for save in later[:limit]], "next_cursor": more}
+    found = sorted((save for save in books.tree.saves if save.attempt in books.launches), key=_checkpoint_place)
+    after = tuple(json.loads(cursor)) if cursor else None
+    later = [save for save in found if after is None or _checkpoint_place(save) > after]
+    more = json.dumps(_checkpoint_place(later[limit - 1])) if len(later) > limit else None
+    return {"checkpoints": [_checkpoint_item(books, save) for save in later[:limit]], "next_cursor": more}
 
 
 def _checkpoint_place(save: Save) -> tuple[int, int, str]:
     return save.attempt, save.update, save.checkpoint
 
 
-def checkpoint_exposure(
-    reports: Reports, project: str, run: str, checkpoint: str, attempt: str | None = None, update: int | None = None
-) -> dict[str, Any]:
+def checkpoint_exposure(books: Books, checkpoint: str, attempt: str | None = None, update: int | None = None) -> dict[str, Any]:
     """All that led to a checkpoint: the whole path, across runs where a run was forked from another run's checkpoint.
 
-    Raises: RunUnknown, CheckpointUnknown.
+    Raises: CheckpointUnknown.
     """
-    with open_books(reports, project, run) as books:
-        named = [save for save in books.tree.saves if save.checkpoint == checkpoint and save.attempt in books.launches]
-        named = [save for save in named if attempt in (None, books.name(save.attempt)) and update in (None, save.update)]
-        if not named:
-            raise CheckpointUnknown(f"no checkpoint {checkpoint} of {project}/{run} is known", checkpoint=checkpoint)
-        place = {ordinal: index for index, ordinal in enumerate(books.tree.order)}
-        save = max(named, key=lambda item: (place[item.attempt], item.update))
-        stretches = data.lineage(books, data.path_to(books.tree, save))
-        unit = conventions.data_unit(books.conventions(save.attempt))
-        streams = intervals.coverage_of(item.drawn for _, item in data.drawn_along(books, stretches))
-        return {
-            "as_of": books.as_of(),
-            **_checkpoint_item(books, save),
-            "path": [
-                {
-                    "project": stretch.run.project,
-                    "run": stretch.run.name,
-                    "attempt": stretch.names[part.attempt],
-                    "after": part.after,
-                    "through": part.through,
-                }
-                for stretch in stretches
-                for part in stretch.path
-            ],
-            **_exposure_along(books, stretches),
-            "streams": [intervals.as_lists(item, unit, LARGEST_RANGES) for item in streams],
-        }
+    named = [save for save in books.tree.saves if save.checkpoint == checkpoint and save.attempt in books.launches]
+    named = [save for save in named if attempt in (None, books.name(save.attempt)) and update in (None, save.update)]
+    if not named:
+        raise CheckpointUnknown(f"no checkpoint {checkpoint} of {books.run.project}/{books.run.name} is known", checkpoint=checkpoint)
+    place = {ordinal: index for index, ordinal in enumerate(books.tree.order)}
+    save = max(named, key=lambda item: (place[item.attempt], item.update))
+    stretches = data.lineage(books, data.path_to(books.tree, save))
+    unit = conventions.data_unit(books.conventions(save.attempt))
+    streams = intervals.coverage_of(item.drawn for _, item in data.drawn_along(books, stretches))
+    return {
+        "as_of": books.as_of(),
+        **_checkpoint_item(books, save),
+        "path": [
+            {
+                "project": stretch.run.project,
+                "run": stretch.run.name,
+                "attempt": stretch.names[part.attempt],
+                "after": part.after,
+                "through": part.through,
+            }
+            for stretch in stretches
+            for part in stretch.path
+        ],
+        **_exposure_along(books, stretches),
+        "streams": [intervals.as_lists(item, unit, LARGEST_RANGES) for item in streams],
+    }
 
 
 def _exposure_along(books: Books, stretches: Iterable[data.Stretch]) -> dict[str, Any]:

@@ -32,16 +32,12 @@ PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Reported:
-    """What the reports say, and at which offsets."""
+    """What the reports say at an offset."""
 
+    offset: int
     exposure: dict[str, Any]
-    streams: list[tuple[int, dict[str, Any]]]
+    streams: list[dict[str, Any]]
     checkpoints: list[dict[str, Any]]
-
-    @property
-    def offsets(self) -> set[int]:
-        """The offsets that the reports speak of."""
-        return {int(self.exposure["as_of"]["events"]), *(offset for offset, _ in self.streams)}
 
 
 def verify(store: Store, project: str, run: str, progress: Progress) -> Difference | None:
@@ -60,7 +56,7 @@ def verify(store: Store, project: str, run: str, progress: Progress) -> Differen
             # What a report stumbles over lies in the journal, or else in what was made of it.
             return _fault_in_journal(store, project, run, progress) or _unreadable("/projections", error)
         with store.read() as connection:
-            at_rest = _moments(connection, project, run) == before and reported.offsets == {before[0][1]}
+            at_rest = _moments(connection, project, run) == before and reported.offset == before[0][1]
             if at_rest or is_last:
                 difference = _compare(connection, project, run, reported, progress)
                 if difference is None or at_rest or is_last:
@@ -88,14 +84,10 @@ def _moments(connection: Connection, project: str, run: str) -> list[tuple[int, 
 
 
 def _reported(source: Reports, project: str, run: str) -> _Reported:
-    exposure = reports.exposure(source, project, run)
-    streams: list[tuple[int, dict[str, Any]]] = []
-    for page in _pages(lambda cursor: reports.coverage(source, project, run, cursor, PAGE)):
-        streams += [(page["as_of"]["events"], item) for item in page["streams"]]
-    saves: list[dict[str, Any]] = []
-    for page in _pages(lambda cursor: reports.checkpoints(source, project, run, cursor, PAGE)):
-        saves += page["checkpoints"]
-    return _Reported(exposure, streams, saves)
+    with reports.open_books(source, project, run) as books:
+        streams = [item for page in _pages(lambda cursor: reports.coverage(books, cursor, PAGE)) for item in page["streams"]]
+        saves = [item for page in _pages(lambda cursor: reports.checkpoints(books, cursor, PAGE)) for item in page["checkpoints"]]
+        return _Reported(books.offset, reports.exposure(books), streams, saves)
 
 
 def _pages(page_after: Callable[[str | None], dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -122,31 +114,24 @@ def _fault_in_journal(store: Store, project: str, run: str, progress: Progress) 
 
 def _compare(connection: Connection, project: str, run: str, reported: _Reported, progress: Progress) -> Difference | None:
     """The first difference, all of it as of one moment of the database."""
-    counted: dict[int, Recount] = {}
-
-    def at(offset: int) -> Recount:
-        if offset not in counted:
-            counted[offset] = recount(connection, project, run, offset, progress)
-        return counted[offset]
-
     try:
         found = registry.find_run(connection, project, run)
-        return next(_differences(connection, found, reported, at), None)
+        now = recount(connection, project, run, found.entries, progress)
+        then = now if reported.offset == found.entries else recount(connection, project, run, reported.offset, progress)
+        return next(_differences(connection, found, reported, now, then), None)
     except JournalFault as fault:
         return Difference(fault.place, fault.found, fault.expected, "an intact journal")
     except kept.Damaged as error:
         return Difference(f"/{error.table}", "rows that can be read", str(error))
 
 
-def _differences(connection: Connection, run: Run, reported: _Reported, at: Callable[[int], Recount]) -> Iterator[Difference]:
-    now = at(run.entries)
+def _differences(connection: Connection, run: Run, reported: _Reported, now: Recount, then: Recount) -> Iterator[Difference]:
     yield from comparing.streams(now, kept.journalled_streams(connection, run.id))
-    yield from comparing.report("/exposure", at(reported.exposure["as_of"]["events"]).exposure(), reported.exposure)
-    offsets = {offset for offset, _ in reported.streams} or {run.entries}
-    yield from comparing.coverage(at(max(offsets)).coverage(), [item for _, item in reported.streams])
+    yield from comparing.report("/exposure", then.exposure(), reported.exposure)
+    yield from comparing.coverage(then.coverage(), reported.streams)
+    yield from comparing.report("/checkpoints", then.checkpoints(), reported.checkpoints)
     if projections.reflected(connection, run.id) != run.entries:
         return
-    yield from comparing.report("/checkpoints", now.checkpoints(), reported.checkpoints)
     yield from comparing.numbers(now, kept.numbers_of_attempts(connection, run.id))
     yield from comparing.groups(now, kept.groups(connection, run.id))
     yield from comparing.evaluations(now, kept.evaluated(connection, run.id))

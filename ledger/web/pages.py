@@ -13,8 +13,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 
 from ledger.domain.errors import LedgerError, ProjectionBehind
-from ledger.services import rates, registration, reports
-from ledger.services.reports import Reports
+from ledger.services import registration, reports
+from ledger.services.reports import Reports, open_books
 from ledger.web.views import Shown, run_view, runs_view
 
 HERE = pathlib.Path(__file__).parent
@@ -84,7 +84,8 @@ def _reports_of(request: Request) -> Reports:
 def _exposure_of(source: Reports, run: dict[str, Any]) -> dict[str, Any] | None:
     """What a row of the list shows of a run; nothing while its report is not there."""
     try:
-        return reports.exposure(source, run["project"], run["run"])
+        with open_books(source, run["project"], run["run"]) as books:
+            return reports.exposure(books)
     except ProjectionBehind:
         return None
 
@@ -101,15 +102,16 @@ def runs_page(request: Request, cursor: Annotated[str | None, Query(max_length=5
 def run_page(request: Request, project: Name, run: Name, quantity: Quantity = "valid_targets") -> Response:
     """One run: its balance as a picture and in exact figures, the data, the objective, the checkpoints and what does not fit."""
     source = _reports_of(request)
-    shown = Shown(
-        run=registration.describe_run(source.store, project, run),
-        exposure=reports.exposure(source, project, run),
-        coverage=reports.coverage(source, project, run, None, STREAMS_SHOWN),
-        objective=reports.objective(source, project, run),
-        checkpoints=reports.checkpoints(source, project, run, None, CHECKPOINTS_READ),
-        findings=reports.findings(source, project, run, None, FINDINGS_SHOWN)["findings"],
-        rates=rates.run_rates(source, project, run, [(quantity, work, time) for work, time in RATES_SHOWN]),
-    )
+    with open_books(source, project, run) as books:
+        shown = Shown(
+            run=reports.described(books),
+            exposure=reports.exposure(books),
+            coverage=reports.coverage(books, None, STREAMS_SHOWN),
+            objective=reports.objective(books),
+            checkpoints=reports.checkpoints(books, None, CHECKPOINTS_READ),
+            findings=reports.findings(books, None, FINDINGS_SHOWN)["findings"],
+            rates=[reports.rate(books, quantity, work, [time]) for work, time in RATES_SHOWN],
+        )
     return _page("run.html", run_view(shown, quantity) | {"refresh_seconds": REFRESH_SECONDS})
 
 

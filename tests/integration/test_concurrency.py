@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ledger.domain.events import RankEvents
-from ledger.services import export, registration, reports
+from ledger.services import export, registration
 from ledger.storage.engine import open_engine
 from ledger.storage.store import Store
 from tests.simulation.driver import PROJECT, Driver, Ledger, now, opened
@@ -85,7 +85,7 @@ def assert_each_once(ledger: Ledger, answers: list[dict[str, Any]]) -> None:
     assert all(entry["valid_targets"] == targets(entry["rank"], entry["seq"]) for entry in posted)
     assert sum(answer["accepted"] for answer in answers) == RANKS * LAST
     assert not [answer for answer in answers if answer["rejected"]]
-    report = reports.exposure(ledger.reports, PROJECT, RUN)
+    report = ledger.exposure(RUN)
     right = sum(targets(rank, seq) for rank in range(RANKS) for seq in range(1, LAST + 1))
     assert report["balance"]["valid_targets"]["attempted"] == report["balance"]["valid_targets"]["pending"] == right
     assert (report["updates"]["applied"], report["as_of"]["events"]) == (LAST, len(entries))
@@ -157,7 +157,7 @@ def test_a_reader_always_sees_what_was_acknowledged_and_a_balance_that_holds(led
     def read() -> None:
         while not done.is_set():
             before = acknowledged
-            balance = reports.exposure(ledgers[1].reports, PROJECT, RUN)
+            balance = ledgers[1].exposure(RUN)
             assert balance["as_of"]["events"] >= before + 2
             valid = balance["balance"]["valid_targets"]
             assert valid["attempted"] == valid["pending"]

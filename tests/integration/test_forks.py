@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ledger.services import registration, reports
-from ledger.services.reports import Reports
+from ledger.services.reports import Reports, open_books
 from ledger.storage.store import Store
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -25,7 +25,8 @@ def test_a_circle_of_forks_has_no_beginning(store: Store, sources: dict[str, str
         registration.open_attempt(store, "p", run, "a1", declared, NOW)
     source = Reports(store, lambda: NOW, 60.0)
     for run in sources:
-        report = reports.exposure(source, "p", run)
+        with open_books(source, "p", run) as books:
+            report, covered = reports.exposure(books), reports.coverage(books)
         assert report["trajectory"] == []
         assert report["as_of"]["head"] is None
-        assert reports.coverage(source, "p", run)["streams"] == []
+        assert covered["streams"] == []

@@ -209,14 +209,14 @@ DAMAGES = (
 def test_a_damaged_projection_is_named_and_a_rebuild_cures_it(ledger: Ledger) -> None:
     tell(ledger)
     assert verified(ledger.store) is None
-    before = reports.exposure(ledger.reports, PROJECT, RUN)
+    before = ledger.exposure(RUN)
     for statement, place in DAMAGES:
         damage(ledger.store, statement)
         assert place_of(verified(ledger.store)) == place, statement
         # What is not cured would be the first difference of the next one.
         verification.rebuild(ledger.store, PROJECT, RUN, quiet)
     assert verified(ledger.store) is None
-    assert reports.exposure(ledger.reports, PROJECT, RUN) == before
+    assert ledger.exposure(RUN) == before
 
 
 JOURNAL_DAMAGES = (
@@ -244,7 +244,7 @@ JOURNAL_DAMAGES = (
 def test_a_damaged_journal_is_named_and_a_rebuild_keeps_what_was_made_of_it_while_it_was_whole(ledger: Ledger) -> None:
     tell(ledger)
     assert verified(ledger.store) is None
-    before = reports.exposure(ledger.reports, PROJECT, RUN)
+    before = ledger.exposure(RUN)
     with ledger.store.read() as connection:
         last = connection.execute(text("SELECT entries FROM runs")).scalar_one()
         ending = connection.execute(text("SELECT first_entry FROM journal WHERE kind = 'ending'")).scalar_one()
@@ -255,7 +255,7 @@ def test_a_damaged_journal_is_named_and_a_rebuild_keeps_what_was_made_of_it_whil
         assert place_of(verified(ledger.store)) == right, statement
         verification.rebuild(ledger.store, PROJECT, RUN, quiet)
         assert place_of(verified(ledger.store)) == right, statement
-        assert reports.exposure(ledger.reports, PROJECT, RUN) == before, statement
+        assert ledger.exposure(RUN) == before, statement
         with ledger.store.write() as connection:
             for table, rows in whole:
                 connection.execute(table.delete())
@@ -299,7 +299,7 @@ def test_a_block_that_a_search_by_its_bounds_would_miss_is_named(ledger: Ledger,
 def test_a_block_without_what_its_kind_requires_is_named_and_never_rebuilt_from(ledger: Ledger) -> None:
     tell(ledger)
     assert verified(ledger.store) is None
-    before = reports.exposure(ledger.reports, PROJECT, RUN)
+    before = ledger.exposure(RUN)
     with ledger.store.read() as connection:
         query = text("SELECT first_entry, payload FROM journal WHERE kind = 'checkpoints' ORDER BY first_entry")
         entry, payload = connection.execute(query).first() or (0, b"")
@@ -308,7 +308,7 @@ def test_a_block_without_what_its_kind_requires_is_named_and_never_rebuilt_from(
     damage(ledger.store, "UPDATE journal SET payload = :payload WHERE first_entry = :entry", payload=encode(events), entry=entry)
     assert place_of(verified(ledger.store)) == f"/journal/{entry}"
     verification.rebuild(ledger.store, PROJECT, RUN, quiet)
-    assert reports.exposure(ledger.reports, PROJECT, RUN) == before
+    assert ledger.exposure(RUN) == before
 
 
 def test_a_declaration_of_another_shape_is_named(ledger: Ledger) -> None:

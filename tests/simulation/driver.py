@@ -38,6 +38,11 @@ class Ledger:
     ingestion: Ingestion
     reports: Reports
 
+    def exposure(self, run: str, head: str | None = None) -> dict[str, Any]:
+        """The exposure report of a run, perhaps as if another attempt were the head."""
+        with reports.open_books(self.reports, PROJECT, run, head) as books:
+            return reports.exposure(books)
+
 
 @contextmanager
 def opened(store: Store) -> Iterator[Ledger]:
@@ -108,7 +113,7 @@ class Driver:
 
     def exposure(self, head: str | None = None) -> dict[str, Any]:
         """The exposure report, perhaps as if another attempt were the head."""
-        return reports.exposure(self.ledger.reports, PROJECT, self.run, head)
+        return self.ledger.exposure(self.run, head)
 
     def updates(self) -> list[Any]:
         """All updates."""
@@ -130,7 +135,9 @@ class Driver:
         items: list[Any] = []
         cursor = None
         while True:
-            answer = report(self.ledger.reports, PROJECT, self.run, cursor, limit)
+            # Each page is asked for by itself, as over REST.
+            with reports.open_books(self.ledger.reports, PROJECT, self.run) as books:
+                answer = report(books, cursor, limit)
             items += answer[key]
             cursor = answer["next_cursor"]
             if cursor is None:

@@ -22,6 +22,7 @@ from ledger.api.schemas.answers import (
 from ledger.api.schemas.fields import SLUG_PATTERN
 from ledger.domain.findings import KINDS
 from ledger.services import reports
+from ledger.services.reports import open_books
 
 READS = problems(404, 422, 500, 503)
 MOST_POINTS = 10_000
@@ -41,7 +42,8 @@ def read_exposure(
     integers: Numbers = "number",
 ) -> Response:
     """Balance, matrix, updates, trajectory and completeness."""
-    return answer(reports.exposure(running.reports, project, run, head), integers)
+    with open_books(running.reports, project, run, head) as books:
+        return answer(reports.exposure(books), integers)
 
 
 @router.get("/coverage", response_model=Coverage, responses=READS)
@@ -49,7 +51,8 @@ def read_coverage(
     running: Service, project: Project, run: Run, cursor: Cursor = None, limit: Limit = 1000, integers: Numbers = "number"
 ) -> Response:
     """Data exposure by stream and epoch."""
-    return answer(sealed(reports.coverage(running.reports, project, run, opened(cursor), page_size(limit))), integers)
+    with open_books(running.reports, project, run) as books:
+        return answer(sealed(reports.coverage(books, opened(cursor), page_size(limit))), integers)
 
 
 @router.get("/updates", response_model=UpdateList, responses=READS)
@@ -63,13 +66,15 @@ def read_updates(
     integers: Numbers = "number",
 ) -> Response:
     """Updates in order, a page at a time, or evenly spread ones."""
-    return answer(sealed(reports.updates(running.reports, project, run, opened(cursor), page_size(limit), points)), integers)
+    with open_books(running.reports, project, run) as books:
+        return answer(sealed(reports.updates(books, opened(cursor), page_size(limit), points)), integers)
 
 
 @router.get("/objective", response_model=Objective, responses=READS)
 def read_objective(running: Service, project: Project, run: Run, integers: Numbers = "number") -> Response:
     """The token mean against the other means, and the verdict on the reported loss."""
-    return answer(reports.objective(running.reports, project, run), integers)
+    with open_books(running.reports, project, run) as books:
+        return answer(reports.objective(books), integers)
 
 
 @router.get("/rates", response_model=Rates, responses=READS)
@@ -85,8 +90,8 @@ def read_rates(
     integers: Numbers = "number",
 ) -> Response:
     """A rate with its conventions, and a sentence that a report can quote."""
-    given = {"quantity": quantity, "work": work, "window": window, "per": per}
-    return answer(reports.rates(running.reports, project, run, time=list(dict.fromkeys(time.split(","))), **given), integers)
+    with open_books(running.reports, project, run) as books:
+        return answer(reports.rate(books, quantity, work, list(dict.fromkeys(time.split(","))), window, per), integers)
 
 
 @router.get("/findings", response_model=FindingList, responses=READS)
@@ -100,7 +105,8 @@ def read_findings(
     integers: Numbers = "number",
 ) -> Response:
     """What does not fit together, with the numbers that disagree."""
-    return answer(sealed(reports.findings(running.reports, project, run, opened(cursor), page_size(limit), kind)), integers)
+    with open_books(running.reports, project, run) as books:
+        return answer(sealed(reports.findings(books, opened(cursor), page_size(limit), kind)), integers)
 
 
 @router.get("/checkpoints", response_model=CheckpointList, responses=READS)
@@ -108,7 +114,8 @@ def read_checkpoints(
     running: Service, project: Project, run: Run, cursor: Cursor = None, limit: Limit = 100, integers: Numbers = "number"
 ) -> Response:
     """Checkpoints and what became of them."""
-    return answer(sealed(reports.checkpoints(running.reports, project, run, opened(cursor), page_size(limit))), integers)
+    with open_books(running.reports, project, run) as books:
+        return answer(sealed(reports.checkpoints(books, opened(cursor), page_size(limit))), integers)
 
 
 @router.get("/checkpoints/{checkpoint:path}/exposure", response_model=CheckpointExposure, responses=READS)
@@ -122,4 +129,5 @@ def read_checkpoint_exposure(
     integers: Numbers = "number",
 ) -> Response:
     """All work that led to a checkpoint, across forks."""
-    return answer(reports.checkpoint_exposure(running.reports, project, run, checkpoint, attempt, update), integers)
+    with open_books(running.reports, project, run) as books:
+        return answer(reports.checkpoint_exposure(books, checkpoint, attempt, update), integers)
