@@ -55,7 +55,7 @@ def examine(facts: Facts, fork: Save | None = None, head: str | None = None) -> 
     lineage = trace(facts, groups, fork, head)
     for group in groups:
         if (group.attempted or group.kind == "outside") and group.attempt not in lineage.settled:
-            group.outcome, group.reason = "held", None
+            group.told, group.outcome, group.reason = group.outcome, "held", None
     return groups, lineage
 
 

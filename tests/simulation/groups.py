@@ -36,6 +36,7 @@ class Group:
     retry: int
     rows: list[Row]
     outcome: str = "open"
+    told: str | None = None  # by its own rows, where its attempt's unsettled origin holds it
     reason: str | None = None
     expected: set[int] = field(default_factory=set)
     reported: set[int] = field(default_factory=set)

@@ -274,7 +274,7 @@ def covers(save: Save, group: Group) -> bool:
     """Whether a save contains a group of its own attempt: by number, else by the sequence of the writer that started it."""
     if group.update <= save.update:
         return True
-    if group.kind == "updates" and group.outcome in ("applied", "held"):
+    if group.kind == "updates" and (group.told or group.outcome) in ("applied", "held"):
         return False
     return any(row.rank == start.rank and row.writer == start.writer and row.seq < start.seq for row in group.rows for start in save.starts)
 

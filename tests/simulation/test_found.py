@@ -154,3 +154,17 @@ def test_a_save_is_not_accepted_by_a_word_that_came_before_it_began(story: Story
     story.event("a1", 0, "checkpoints", checkpoint="latest", state="accepted", update=None)
     assert story.driver.exposure()["updates"]["preserved"] == 0
     story.assert_agreed()
+
+
+def test_a_skip_before_a_save_lies_before_it_though_its_attempt_is_undecided(ledger: Ledger) -> None:
+    parent = Story(ledger, "undecided")
+    parent.launch("a1", 1)
+    parent.launch("a1", 1, {"checkpoint": "elsewhere"})
+    parent.update("a1", 1, ranges=[["train", 0, 0, 4]])
+    parent.update("a1", 2, "skipped", ranges=[["train", 0, 4, 8]])
+    parent.save("a1", "c1", 1, position=8)
+    story = Story(ledger, "child", {"project": PROJECT, "run": "undecided", "checkpoint": "c1"}, parent)
+    story.launch("b1", 2)
+    story.update("b1", 2, ranges=[["train", 0, 8, 12]])
+    assert "sample_gap" not in story.kinds()
+    story.assert_agreed()
