@@ -42,7 +42,9 @@ def audit(facts: Facts, head: str | None = None) -> dict[str, Any]:
         "streams": streams,
         "findings": findings(facts, lineage, groups, streams, (fork, before)),
         "checkpoints": {
-            save.key: "rejected" if save.rejected else "accepted" if save.stands else "started" for save in lineage.saves.values()
+            save.key: "rejected" if save.rejected else "accepted" if save.stands else "started"
+            for save in lineage.saves.values()
+            if save.key[0] in lineage.order  # word of a save may come before its attempt has been opened
         },
         "unsettled": set(lineage.order) - lineage.settled,
     }
