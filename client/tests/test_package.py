@@ -81,6 +81,22 @@ def test_an_import_loads_only_what_a_record_call_needs() -> None:
     assert not LATE & loaded and not {"ledger_client.delivery", "ledger_client.reading", "ledger_client.agreement"} & loaded
 
 
+def test_an_interpreter_without_its_global_lock_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    run = ledger_client.start("demo", spool=tmp_path / "spool", mode="offline", attempt="a1")
+    with run.update(1) as update:
+        update.microbatch(input_slots=1)
+        update.applied()
+    assert not run.recording and not (tmp_path / "spool").exists()
+    assert any("PYTHON_GIL=1" in record.message for record in caplog.records)
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
+    run = ledger_client.start("demo", spool=tmp_path / "spool", mode="offline", attempt="a1")
+    assert run.recording
+    run.close()
+
+
 def test_the_source_distribution_has_its_tests_and_licence(tmp_path: Path) -> None:
     pytest.importorskip("hatchling")
     program = f"import os; os.chdir({str(CLIENT)!r}); from hatchling.build import build_sdist; build_sdist({str(tmp_path)!r})"

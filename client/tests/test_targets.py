@@ -62,11 +62,59 @@ def test_no_document_predicts_the_first_token_of_the_next_one() -> None:
     assert valid_targets(array([2, 3, 4, 5, 6, NO]), shift=False, positions=positions) == 3
 
 
+def test_documents_of_a_flat_row_are_told_by_where_they_start() -> None:
+    # The same documents of 3, 2 and 1 tokens, with and without a row axis.
+    labels, starts = array([1, 2, 3, 4, 5, 6]), numpy.array([0, 3, 5, 6], dtype=numpy.int32)
+    assert valid_targets(labels, cu_seqlens=starts) == 3
+    assert valid_targets(labels[0], cu_seqlens=starts) == 3
+    assert valid_targets(array([2, 3, 4, 5, 6, 7]), shift=False, cu_seqlens=starts) == 4
+    # Starts filled up with the row's end, and an empty document in the middle, change nothing.
+    assert valid_targets(labels, cu_seqlens=numpy.array([0, 3, 3, 5, 6, 6, 6])) == 3
+    # The second document begins with a label that is not scored anyway: nothing is taken away for it.
+    assert valid_targets(array([1, 2, 3, NO, 5, 6]), cu_seqlens=starts) == 3
+    assert valid_targets(labels, mask=array([1, 1, 0, 0, 1, 1]), cu_seqlens=starts) == 2
+    # What lies behind the last document is apart from it.
+    assert valid_targets(labels, cu_seqlens=numpy.array([0, 3, 5])) == 3
+    assert valid_targets(numpy.zeros((1, 0), dtype=int), cu_seqlens=numpy.array([0])) == 0
+
+
+def test_starts_belong_to_one_row_and_say_all() -> None:
+    starts = numpy.array([0, 2, 4])
+    with pytest.raises(ValueError, match="one flat row"):
+        valid_targets(array([1, 2], [3, 4]), cu_seqlens=starts)
+    with pytest.raises(ValueError, match="left out"):
+        valid_targets(array([1, 2, 3, 4]), cu_seqlens=starts, positions=array([0, 1, 0, 1]))
+
+
+def test_padding_on_the_left() -> None:
+    # Two places of padding, then three tokens. The loss of a shifting model scores the first of them from padding unless it is told.
+    labels, mask = array([NO, NO, 7, 8, 9]), array([0, 0, 1, 1, 1])
+    assert consumed_tokens(mask) == 3
+    assert valid_targets(labels) == 3
+    assert valid_targets(labels, positions=array([1, 1, 0, 1, 2])) == 2
+    assert valid_targets(array([0, 0, 7, 8, 9]), mask=mask) == 3
+
+
+def test_rows_in_which_nothing_is_scored() -> None:
+    labels = array([NO, NO, NO], [5, NO, NO])
+    assert valid_targets(labels) == 0
+    assert valid_targets(array([1, 2, 3]), mask=array([0, 0, 0])) == 0
+    assert valid_targets(array([1, 2, 3]), mask=array([0, 0, 0]), documents=array([0, 0, 0])) == 0
+    assert consumed_tokens(array([0, 0, 0])) == 0
+
+
+def test_unsigned_labels_hold_no_ignored_one() -> None:
+    labels = numpy.array([[1, 156, 2]], dtype=numpy.uint8)
+    assert valid_targets(labels, shift=False) == 3
+    assert valid_targets(labels, ignore_index=156, shift=False) == 2
+
+
 def test_packed_rows_with_prompts_and_padding() -> None:
     # Document 1: prompt 10 11, answer 12. Document 2: prompt 20, answer 21 22. Two places of padding. Targets: 12, 21, 22.
     labels = array([10, 11, 12, 20, 21, 22, NO, NO])
     answers = array([0, 0, 1, 0, 1, 1, 1, 1])
     assert valid_targets(labels, mask=answers, documents=array([1, 1, 1, 2, 2, 2, 0, 0])) == 3
+    assert valid_targets(labels, mask=answers, cu_seqlens=numpy.array([0, 3, 6, 8])) == 3
 
 
 def test_a_document_of_one_token_and_an_empty_row_have_no_target() -> None:

@@ -32,6 +32,39 @@ def saved_state(checkpoint: object) -> Row | None:
     raise TypeError(f"a checkpoint is a handle, a name, or a mapping with the key 'checkpoint', not {checkpoint!r}")
 
 
+def resumed_state(checkpoint: object, project: str, run: str, forked_from: Row | None) -> Row | None:
+    """What an attempt of this run declares to have resumed from; None from scratch, and where a fork begins at its own checkpoint.
+
+    Raises: ValueError where it is the cursor of another run, and that run is not what this one is forked from.
+    """
+    state = saved_state(checkpoint)
+    if state is None or not isinstance(checkpoint, Mapping):
+        return state
+    owner = (checkpoint.get("project", project), checkpoint.get("run", run))
+    if owner == (project, run):
+        return state
+    if forked_from is not None and (owner, state["checkpoint"]) == (
+        (forked_from["project"], forked_from["run"]), forked_from["checkpoint"]
+    ):  # fmt: skip
+        return None
+    raise ValueError(
+        f"checkpoint {state['checkpoint']!r} was saved by the run {owner[0]}/{owner[1]}, not by {project}/{run}: to go on from it under "
+        "another name, give the same mapping as forked_from, on this and every later launch"
+    )
+
+
+def fork_source(forked_from: Mapping[str, object] | None) -> Row | None:
+    """The checkpoint of another run that a run begins at, as the ledger takes it; a cursor will do.
+
+    Raises: ValueError where the mapping leaves out which.
+    """
+    if not forked_from:
+        return None
+    if not all(isinstance(forked_from.get(name), str) for name in ("project", "run", "checkpoint")):
+        raise ValueError(f"forked_from is a mapping with 'project', 'run' and 'checkpoint', not {dict(forked_from)!r}")
+    return {name: forked_from[name] for name in ("project", "run", "checkpoint", "attempt") if forked_from.get(name) is not None}
+
+
 def declared_positions(positions: Mapping[str, object] | None) -> Row | None:
     """Data positions by stream, each `{"epoch", "position"}` or a pair of both."""
     if positions is None:
@@ -61,9 +94,22 @@ class Checkpoint:
         """The save failed, or was found unusable; also after it had been accepted."""
         self._state("rejected", None)
 
-    def __reduce__(self) -> tuple[Callable[[str, int | None, str], Checkpoint], tuple[str, int | None, str]]:
+    def __reduce__(self) -> tuple[Callable[..., Checkpoint], tuple[str, int | None, str, str, str]]:
         """In another process the handle still names the save, and records nothing."""
-        return named_only, (self.name, self._update, self._recorder.attempt)
+        recorder = self._recorder
+        return named_only, (self.name, self._update, recorder.attempt, recorder.project, recorder.run)
+
+    def cursor(self) -> Row:
+        """What a trainer writes into the checkpoint itself, and gives to `start(resumed_from=)` when it has loaded it.
+
+        A plain mapping of texts and one number: `project`, `run`, `attempt`, `checkpoint`, `update`. An attempt that is not recorded
+        is not named.
+        """
+        recorder = self._recorder
+        owner: Row = {"project": recorder.project, "run": recorder.run}
+        if recorder.attempt:
+            owner["attempt"] = recorder.attempt
+        return owner | {name: value for name, value in self.named().items() if name != "attempt"}
 
     def named(self) -> Row:
         """What names it elsewhere: in `resumed_from`, in a later attempt's rejection."""
@@ -86,6 +132,6 @@ class Checkpoint:
             self._recorder.notices.say("checkpoint", "the state of a checkpoint could not be recorded: %r", error)
 
 
-def named_only(name: str, update: int | None, attempt: str) -> Checkpoint:
+def named_only(name: str, update: int | None, attempt: str, project: str, run: str) -> Checkpoint:
     """A handle that names a save of an attempt and records nothing."""
-    return Checkpoint(Recorder(attempt, None, Notices()), name, update)
+    return Checkpoint(Recorder(attempt, None, Notices(), project, run), name, update)

@@ -1,20 +1,22 @@
 """Numbers that the trainer hands over: integers at once, values on a device later, off the training thread.
 
 Reading a value from a device makes the host wait for all work queued before it. So a copy is queued behind that work, into host
-memory where the library can do that, and the sender's thread reads it when the copy has been made.
+memory where the library can do that, and the sender's thread reads it when the copy has been made. No library is imported for it.
 """
 
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable
+
+from .landing import landing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .shapes import CopyEvent
+    from .notices import Notices
+    from .shapes import Arrival
 
 LARGEST_COUNT = 2**53
 
@@ -22,51 +24,50 @@ LARGEST_COUNT = 2**53
 class Held:
     """A value on a device that is waited for elsewhere."""
 
-    __slots__ = ("_copied", "_number", "_value")
+    __slots__ = ("_arrival", "_number", "name")
 
-    def __init__(self, value: object) -> None:
-        self._value: Any
-        self._value, self._copied = queued_copy(value)
-        self._number: Any = self
+    def __init__(self, value: Any, name: str) -> None:
+        self.name = name
+        # A tensor may be changed in place by the next step; arrays that cannot be changed have no `detach`.
+        arrival = landing(value) if hasattr(value, "detach") else None
+        self._arrival: Arrival | None = arrival if arrival is not None else Unmoved(value)
+        self._number: Any = None
 
     def ready(self) -> bool:
         """Whether reading would not wait for the device."""
         try:
-            if self._copied is not None:
-                return self._copied.query()
-            is_ready = getattr(self._value, "is_ready", None)
-            return is_ready is None or bool(is_ready())
-        except Exception:  # whatever the device's library raises: `number` will find the value unknown
+            return self._arrival is None or self._arrival.ready()
+        except Exception:  # whatever the device's library raises: reading the value will fail too, and then it is unknown
             return True
 
     def number(self) -> Any:
-        """The value as a Python number; None where the device could not give it."""
-        if self._number is self:
-            try:
-                self._number = self._value.item()
-            except Exception:  # whatever the device's library raises: the event stays, this value is unknown
-                self._number = None
-            self._value = self._copied = None
+        """The value as a Python number. Raises: whatever the device's library raises."""
+        arrival, self._arrival = self._arrival, None
+        if arrival is not None:
+            self._number = arrival.number()
         return self._number
 
 
-def queued_copy(value: Any) -> tuple[object, CopyEvent | None]:
-    """The value as no later step of the trainer changes it, and the event behind which it may be read, where its library has those.
+class Unmoved:
+    """A value that is read where it is, by the sender's thread: its library brings it to the host, or makes only that thread wait."""
 
-    A tensor may be changed in place by the next step; arrays that cannot be changed have no `detach`.
-    """
-    detach = getattr(value, "detach", None)
-    if detach is None:
-        return value, None
-    torch = sys.modules.get("torch")
-    place = value.device
-    if torch is None or place.type != "cuda":
-        return detach().clone(), None
-    copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-    copy.copy_(detach(), non_blocking=True)
-    event: CopyEvent = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(place))
-    return copy, event
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        detach = getattr(value, "detach", None)
+        self._value = value if detach is None else detach().clone()
+        bring = getattr(value, "copy_to_host_async", None)
+        if bring is not None:
+            bring()
+
+    def ready(self) -> bool:
+        """Whether the value has been computed; it is taken to be where its library does not say."""
+        is_ready = getattr(self._value, "is_ready", None)
+        return is_ready is None or bool(is_ready())
+
+    def number(self) -> Any:
+        """The value."""
+        return self._value.item()
 
 
 def on_device(value: object) -> bool:
@@ -75,7 +76,8 @@ def on_device(value: object) -> bool:
         return False
     is_ready = getattr(value, "is_ready", None)
     if callable(is_ready):
-        return not is_ready()
+        devices = getattr(value, "devices", None)
+        return not is_ready() or (callable(devices) and any(device.platform != "cpu" for device in devices()))
     device = getattr(value, "device", None)
     if device is None or callable(device):
         return False
@@ -83,15 +85,18 @@ def on_device(value: object) -> bool:
     return place != "cpu"
 
 
-def count(value: Any) -> int | Held | None:
+def count(value: Any, name: str) -> int | Held | None:
     """A count as it was handed over: an integer, one to come, or None for unknown.
 
-    Raises: TypeError, ValueError where it is no count.
+    Raises: TypeError, ValueError where it is no count, as its type says even on a device; whatever its library raises.
     """
     if value is None:
         return None
     if on_device(value):
-        return Held(value)
+        kind = str(getattr(value, "dtype", "int64")).removeprefix("torch.")
+        if not kind.startswith(("int", "uint")):
+            raise TypeError(f"a count is an integer, not of the type {kind}")
+        return Held(value, name)
     return checked_count(value)
 
 
@@ -105,31 +110,31 @@ def checked_count(value: Any) -> int:
     return number
 
 
-def real(value: Any) -> float | Held | None:
+def real(value: Any, name: str) -> float | Held | None:
     """A float as it was handed over; it may be NaN or infinite. Raises: TypeError, ValueError where it is none."""
     if value is None:
         return None
     if on_device(value):
-        return Held(value)
+        return Held(value, name)
     # A tensor that requires a gradient warns when it is converted; its element does not.
     return float(value.item() if hasattr(value, "item") else value)
 
 
-def arrived_count(value: Held) -> int | None:
-    """The count behind a value that was held; None where there is none."""
-    number = value.number()
+def arrived_count(value: Held, notices: Notices) -> int | None:
+    """The count behind a value that was held; None, and said, where there is none."""
     try:
-        return None if number is None else checked_count(number)
-    except (TypeError, ValueError):
+        return checked_count(value.number())
+    except Exception as error:  # TypeError, ValueError, and whatever the device's library raises
+        notices.say(f"count {value.name}", "%s is recorded as unknown: %s", value.name, error)
         return None
 
 
-def arrived_real(value: Held) -> float | None:
-    """The float behind a value that was held; None where there is none."""
-    number = value.number()
+def arrived_real(value: Held, notices: Notices) -> float | None:
+    """The float behind a value that was held; None, and said, where there is none."""
     try:
-        return None if number is None else float(number)
-    except (TypeError, ValueError):
+        return float(value.number())
+    except Exception as error:  # TypeError, ValueError, and whatever the device's library raises
+        notices.say(value.name, "%s is recorded as unknown: %s", value.name, error)
         return None
 
 

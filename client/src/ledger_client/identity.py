@@ -13,11 +13,8 @@ from collections.abc import Mapping
 
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 WORLD_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-JOB_VARIABLES = (
-    ("SLURM_JOB_ID", "SLURM_RESTART_COUNT"),
-    ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
-    ("POD_UID", None),
-)
+JOB_VARIABLES = (("SLURM_JOB_ID", "SLURM_RESTART_COUNT"), ("TORCHELASTIC_RUN_ID", ""), ("POD_UID", ""))
+ELASTIC_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 LONGEST_LABEL = 80
 
 
@@ -44,18 +41,22 @@ def nonce() -> str:
     return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.urandom(3).hex()}"
 
 
-def job_label(environment: Mapping[str, str]) -> str:
-    """The launcher's own ids, as far as there are any.
+def job_label(environment: Mapping[str, str], one_node: bool = True) -> str:
+    """The launcher's own ids, as far as there are any: of the job, of its requeue, of the workers' restart in place.
 
-    >>> job_label({"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "1"})
-    '4711-1'
+    >>> job_label({"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "1", "TORCHELASTIC_RESTART_COUNT": "2"})
+    '4711-1-2'
+
+    On several nodes it is one that they have in common, so not the id of a pod.
     """
-    for job, restart in JOB_VARIABLES:
+    for job, requeued in JOB_VARIABLES:
         value = environment.get(job, "")
-        if value and value != "none":
-            label = f"{value}-{environment.get(restart, '0') or '0'}" if restart else value
-            plain = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in label)
-            return plain.strip("-._")[:LONGEST_LABEL]
+        if value in ("", "none") or (job == "POD_UID" and not one_node):
+            continue
+        counted = [name for name in (requeued, ELASTIC_RESTARTS) if name and (name == requeued or name in environment)]
+        label = "-".join([value[:LONGEST_LABEL], *(environment.get(name) or "0" for name in counted)])
+        plain = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in label)
+        return plain.strip("-._")
     return ""
 
 

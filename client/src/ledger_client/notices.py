@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from .late import IMPORTING
 
 LOGGER = "ledger_client"
 
@@ -20,6 +20,6 @@ class Notices:
         if not seen:
             try:
                 # Imported when there is something to say: a trainer without `logging` would pay 5 ms for it at launch.
-                import_module("logging").getLogger(LOGGER).warning(message, *details)
+                IMPORTING.module("logging").getLogger(LOGGER).warning(message, *details)
             except Exception:  # a log handler of the trainer's own may fail in any way, and that is not ours to report
                 self.counts["log"] = self.counts.get("log", 0) + 1

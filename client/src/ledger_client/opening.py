@@ -7,6 +7,7 @@
 | LEDGER_SPOOL | directory of the spools | `~/.local/state/training-ledger/spool`, or under XDG_STATE_HOME |
 | LEDGER_MODE | `durable`, `offline` (record, send later), `memory` (no disk: a kill loses what was not sent), `disabled` | `durable` |
 | LEDGER_ATTEMPT | the attempt's name, the same on all ranks and another one for every launch | agreed by the ranks |
+| LEDGER_FSYNC | `never` or `grouped`: what a crash of the machine may take, see `syncing` | `never` |
 | LEDGER_SPOOL_BYTES | bound of one process's spool | 256 MiB; 32 MiB in memory |
 
 What the code says wrongly raises ValueError here, at the launch. What the surroundings withhold (no disk, no address) is said once,
@@ -16,10 +17,11 @@ and the training goes on.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping
 
-from .checkpoint import saved_state
+from .checkpoint import fork_source, resumed_state
 from .declaration import SPOOL_FORMAT, Conventions, Declaration, Layout, slug
 from .identity import RANK_VARIABLES, WORLD_VARIABLES, nonce, own_name, whole_number, writer_name
 from .late import late
@@ -30,6 +32,7 @@ from .run import Run, silent
 from .sender import Channel, Sender
 from .spool import SEGMENT_BYTES, TOTAL_BYTES, Spool
 from .storage import Directory, Memory
+from .syncing import GROUPED, POLICIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,13 +53,14 @@ class Settings:
     """Where and how this process records."""
 
     def __init__(
-        self, mode: str, url: str | None, token: str | None, root: str, total_bytes: int, transport: Transport | None
+        self, mode: str, url: str | None, token: str | None, root: str, total_bytes: int, fsync: str, transport: Transport | None
     ) -> None:
         self.mode = mode
         self.url = url
         self.token = token
         self.root = root
         self.total_bytes = total_bytes
+        self.fsync = fsync
         self.transport = transport
 
     @property
@@ -73,6 +77,18 @@ def checked_url(url: str) -> str:
     return url
 
 
+def one_of(name: str, given: str | None, environment: Mapping[str, str], choices: tuple[str, ...], notices: Notices) -> str:
+    """The choice that was given, else that of the environment, else the first. Raises: ValueError where the argument is none of them."""
+    if given is not None and given not in choices:
+        raise ValueError(f"{name} is one of {', '.join(choices)}, not {given!r}")
+    variable = f"LEDGER_{name.upper()}"
+    chosen = given or environment.get(variable) or choices[0]
+    if chosen not in choices:
+        notices.say(name, "%s is one of %s, not %r; recording goes on as %r", variable, ", ".join(choices), chosen, choices[0])
+        return choices[0]
+    return chosen
+
+
 def settings(
     environment: Mapping[str, str],
     notices: Notices,
@@ -82,15 +98,12 @@ def settings(
     token: str | None,
     spool: str | os.PathLike[str] | None,
     spool_bytes: int | None,
+    fsync: str | None,
     transport: Transport | None,
 ) -> Settings:
     """Arguments first, then the environment. Raises: ValueError where an argument is wrong."""
-    if mode is not None and mode not in MODES:
-        raise ValueError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
-    chosen = mode or environment.get("LEDGER_MODE") or "durable"
-    if chosen not in MODES:
-        notices.say("mode", "LEDGER_MODE is one of %s, not %r; recording goes on as 'durable'", ", ".join(MODES), chosen)
-        chosen = "durable"
+    chosen = one_of("mode", mode, environment, MODES, notices)
+    policy = one_of("fsync", fsync, environment, POLICIES, notices)
     address = checked_url(url) if url is not None else None
     if address is None and environment.get("LEDGER_URL"):
         try:
@@ -103,7 +116,7 @@ def settings(
     state = environment.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     root = os.path.abspath(spool or environment.get("LEDGER_SPOOL") or os.path.join(state, "training-ledger", "spool"))
     bound = spool_bytes or whole_number(environment, ("LEDGER_SPOOL_BYTES",)) or (MEMORY_BYTES if chosen == "memory" else TOTAL_BYTES)
-    return Settings(chosen, address, credential, root, bound, transport)
+    return Settings(chosen, address, credential, root, bound, policy, transport)
 
 
 def storage_for(chosen: Settings, name: str, notices: Notices) -> Directory | Memory:
@@ -129,13 +142,18 @@ def opened_recorder(chosen: Settings, declaration: Declaration, notices: Notices
         if isinstance(storage, Directory):
             storage.write_text(DECLARATION, declaration.to_json())
         spool = Spool(storage, declaration.writer, size, chosen.total_bytes, chosen.sends)
-        return Recorder(declaration.attempt, spool, notices), spool
+        return recorder_of(declaration, spool, notices), spool
     except OSError as error:
         notices.say("disk", "no spool on disk (%s): what is not sent when the process dies is lost", error)
         if isinstance(storage, Directory):
             discarded(storage)
         spool = Spool(Memory(), declaration.writer, size, min(chosen.total_bytes, MEMORY_BYTES), chosen.sends)
-        return Recorder(declaration.attempt, spool, notices), spool
+        return recorder_of(declaration, spool, notices), spool
+
+
+def recorder_of(declaration: Declaration, spool: Spool, notices: Notices) -> Recorder:
+    """What records an attempt of a run into a spool."""
+    return Recorder(declaration.attempt, spool, notices, declaration.project, declaration.run)
 
 
 def discarded(storage: Directory) -> None:
@@ -182,10 +200,22 @@ def named_attempt(
     if world_size == 1:
         return own_name(environment)
     try:
-        return str(late("agreement").agreed_name(environment, root, project, run, rank, world_size))
+        return str(late("agreement").agreed_name(environment, root, project, run, rank, world_size, notices))
     except OSError as error:
         notices.say("attempt", "the ranks could not agree on an attempt (%s): set LEDGER_ATTEMPT", error)
         return nonce()
+
+
+def free_threaded(notices: Notices) -> bool:
+    """Whether the interpreter runs without its global lock, on which the spool relies: then nothing is recorded, and that is said."""
+    is_locked = getattr(sys, "_is_gil_enabled", None)
+    if is_locked is None or is_locked():
+        return False
+    notices.say(
+        "free threading",
+        "nothing is recorded: this interpreter runs without its global lock, on which the spool relies; PYTHON_GIL=1 switches it on",
+    )
+    return True
 
 
 def start(
@@ -204,31 +234,34 @@ def start(
     spool: str | os.PathLike[str] | None = None,
     mode: str | None = None,
     spool_bytes: int | None = None,
+    fsync: str | None = None,
     flush_seconds: float = FLUSH_SECONDS,
     transport: Transport | None = None,
 ) -> Run:
     """Begin to record this process's part in an attempt of a run. Waits for no one.
 
-    `resumed_from`: the checkpoint that the state was loaded from (its name, a handle, or a mapping with `checkpoint`, `attempt`,
-    `update`); None from scratch. `rank`, `world_size` and `attempt` default to what the launcher's environment says.
-    `forked_from` is the same on every launch of a forked run. Raises: ValueError, TypeError where an argument is wrong.
+    `resumed_from`: the checkpoint that the state was loaded from: the cursor in it (`Checkpoint.cursor`), its name, or a mapping with
+    `checkpoint`, `attempt`, `update`; None from scratch. `rank`, `world_size` and `attempt` default to what the launcher's environment
+    says. `forked_from`, a cursor of another run, is the same on every launch of a forked run. Raises: ValueError, TypeError where an
+    argument is wrong.
     """
     notices = Notices()
     environment = os.environ
     slug("a run", run), slug("a project", project)
     chosen = settings(
-        environment, notices, mode=mode, url=url, token=token, spool=spool, spool_bytes=spool_bytes, transport=transport
+        environment, notices, mode=mode, url=url, token=token, spool=spool, spool_bytes=spool_bytes, fsync=fsync, transport=transport
     )
     place = rank if rank is not None else whole_number(environment, RANK_VARIABLES) or 0
     size = world_size or (layout.world_size if layout else None) or whole_number(environment, WORLD_VARIABLES) or 1
     declared: Row = {
         "layout": (layout or Layout(dp=size)).declared(), "conventions": (conventions or Conventions()).declared(), "rank": place
     }  # fmt: skip
-    first_state = saved_state(resumed_from)
-    if chosen.mode == "disabled":
-        return silent(attempt or "disabled", place)
+    fork = fork_source(forked_from)
+    first_state = resumed_state(resumed_from, project, run, fork)
+    if chosen.mode == "disabled" or free_threaded(notices):
+        return silent("", place, project, run)
     name = named_attempt(attempt, environment, chosen.root, notices, project=project, run=run, rank=place, world_size=size)
-    run_body: Row = {"conventions": {}} | ({"forked_from": dict(forked_from)} if forked_from else {})
+    run_body: Row = {"conventions": {}} | ({"forked_from": fork} if fork else {})
 
     def opened(called: str, resumed: Row | None) -> tuple[Recorder, Channel]:
         body = {**declared, "resumed_from": resumed, "started_at": moment(time.time())}
@@ -244,7 +277,9 @@ def start(
         return found
 
     recorder, channel = opened(name, first_state)
-    sender = Sender(flush_seconds, notices, leftovers if chosen.mode == "durable" and chosen.sends else None)
+    sender = Sender(
+        flush_seconds, notices, leftovers if chosen.mode == "durable" and chosen.sends else None, grouped=chosen.fsync == GROUPED
+    )
     sender.add(channel)
     try:
         sender.start()

@@ -24,8 +24,11 @@ OPEN_GROUPS = 16
 class Recorder:
     """Takes rows and gives them to the spool; without a spool (disabled, closed, forked) it takes them and does nothing."""
 
-    def __init__(self, attempt: str, spool: Spool | None, notices: Notices) -> None:
+    def __init__(self, attempt: str, spool: Spool | None, notices: Notices, project: str, run: str) -> None:
         self.attempt = attempt
+        """Its name; empty where nothing was recorded from the start."""
+        self.project = project
+        self.run = run
         self.spool = spool
         self.notices = notices
         self.scratches = Scratches(spool.storage) if spool is not None else None
@@ -52,6 +55,12 @@ class Recorder:
         tries[key] = seen = 0 if seen is None else seen + 1
         return seen
 
+    def warm(self) -> None:
+        """Keep the pages that are written next ready. Not for the training thread."""
+        if self.scratches is not None and self.spool is not None:
+            self.scratches.warm()
+            self.spool.warm()
+
     def leave_oldest(self) -> None:
         """Of too many open groups the oldest is recorded as left."""
         while len(self.open) > OPEN_GROUPS:
@@ -74,9 +83,13 @@ class Recorder:
         held = {name: value for name, value in row.items() if isinstance(value, Held)}
         known: Row = {name: value for name, value in row.items() if value is not None and name not in held}
         payload = plain_payload(kind, known, PENDING if held else 0)
+
+        def filled() -> bytes:
+            return plain_payload(kind, known | arrived(held, self.notices), FILL)
+
         seq = spool.append(payload)
         if held:
-            spool.await_values(seq, AwaitedPayload(list(held.values()), lambda: plain_payload(kind, known | arrived(held), FILL), payload))
+            spool.await_values(seq, AwaitedPayload(list(held.values()), filled, payload))
 
     def seal(self, ending: Row | None = None) -> Spool | None:
         """Record what is open as open, and take nothing more; gives the spool if there was one."""
@@ -104,6 +117,6 @@ def wall_offset() -> float:
     return time.time() - time.monotonic()
 
 
-def arrived(held: Mapping[str, Held]) -> Row:
+def arrived(held: Mapping[str, Held], notices: Notices) -> Row:
     """The held counts that turned out to be counts."""
-    return {name: number for name, value in held.items() if (number := arrived_count(value)) is not None}
+    return {name: number for name, value in held.items() if (number := arrived_count(value, notices)) is not None}

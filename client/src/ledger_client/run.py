@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from .checkpoint import Checkpoint, declared_positions, saved_state
-from .deferred import LARGEST_COUNT, Held, checked_count, count
+from .deferred import LARGEST_COUNT, Held, checked_count, count, on_device
 from .notices import Notices
 from .recorder import Recorder
 from .records import PLAIN_PREFIX
@@ -45,7 +45,7 @@ class Run:
 
     @property
     def attempt(self) -> str:
-        """The name of the attempt that is being recorded."""
+        """The name of the attempt that is being recorded; empty where recording is disabled."""
         return self._recorder.attempt
 
     @property
@@ -70,6 +70,8 @@ class Run:
         recorder = self._recorder
         try:
             if type(number) is not int or not 0 <= number <= LARGEST_COUNT:
+                if on_device(number):
+                    self._notices.say("number", "the number of an update lies on a device: each update waits for it to be read")
                 number = checked_count(number)
             if recorder.spool is None:
                 return Unrecorded(number)
@@ -178,7 +180,12 @@ class Run:
                 return
             number = recorder.latest_update if update is None else checked_count(update)
             if type(value) is not int or not 0 <= value <= LARGEST_COUNT:
-                value = checked_count(value)
+                value = count(value, f"counter {name}")
+                if isinstance(value, Held):
+                    recorder.plain("counters", {"update": number, "name": name, "value": value})
+                    return
+                if value is None:
+                    raise TypeError("a counter has a value")
             spool.append(PLAIN_PREFIX + b'["counters",{"update":%d,"name":%b,"value":%d}]' % (number, recorder.quoted(name), value))
         except Exception as error:  # a record call never raises into the training loop
             self._notices.say("counters", "a counter could not be recorded: %r", error)
@@ -243,9 +250,10 @@ class Run:
         else:
             self.close(ended="crashed")
 
-    def __reduce__(self) -> tuple[Callable[[str, int], Run], tuple[str, int]]:
+    def __reduce__(self) -> tuple[Callable[..., Run], tuple[str, int, str, str]]:
         """What a spawned process gets (a data loader that is handed the trainer's objects) is a handle that records nothing."""
-        return silent, (self._recorder.attempt, self.rank)
+        recorder = self._recorder
+        return silent, (recorder.attempt, self.rank, recorder.project, recorder.run)
 
     def __deepcopy__(self, memo: object) -> Run:
         return self
@@ -278,8 +286,8 @@ class Run:
 
     def _checked(self, name: str, value: object) -> int | Held | None:
         try:
-            return count(value)
-        except (TypeError, ValueError) as error:
+            return count(value, name)
+        except Exception as error:  # TypeError, ValueError, and whatever the value's own library raises
             self._notices.say(f"count {name}", "%s is recorded as unknown: %s", name, error)
             return None
 
@@ -300,12 +308,12 @@ class Idle:
         self._run.idle(self._label, seconds=time.monotonic() - self._began)
 
 
-def silent(attempt: str, rank: int) -> Run:
+def silent(attempt: str, rank: int, project: str, run: str) -> Run:
     """A run that records nothing."""
     notices = Notices()
-    run = Run(Recorder(attempt, None, notices), None, lambda name, source: None, notices, rank)
-    OPEN_RUNS.discard(run)
-    return run
+    handle = Run(Recorder(attempt, None, notices, project, run), None, lambda name, source: None, notices, rank)
+    OPEN_RUNS.discard(handle)
+    return handle
 
 
 def close_all() -> None:

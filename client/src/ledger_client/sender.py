@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 
 from .recorder import wall_offset
+from .syncing import Syncer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Channel:
 
     def __init__(self, recorder: Recorder, spool: Spool, connect: Callable[[], Delivery] | None) -> None:
         self.spool = spool
-        self._recorder = recorder
+        self.recorder = recorder
         self.online = connect is not None
         self.delivery: Delivery | None = None
         self._connect = connect
@@ -43,9 +44,10 @@ class Channel:
 
     def tend(self, timeout_seconds: float, closing: bool) -> bool:
         """Do the next thing; True where something was settled and the next step may follow at once."""
-        self._recorder.wall_offset = wall_offset()
+        self.recorder.wall_offset = wall_offset()
         self.spool.fill()
         self.spool.prepare()
+        self.recorder.warm()
         if self.delivery is None and self._connect is not None:
             self.delivery = self._connect()
         if self.delivery is None:
@@ -59,7 +61,7 @@ class Sender:
     """The thread, and what it serves."""
 
     def __init__(
-        self, flush_seconds: float, notices: Notices, leftovers: Callable[[], Iterable[Delivery]] | None = None
+        self, flush_seconds: float, notices: Notices, leftovers: Callable[[], Iterable[Delivery]] | None = None, grouped: bool = False
     ) -> None:
         self.channels: list[Channel] = []
         self._flush_seconds = flush_seconds
@@ -71,10 +73,13 @@ class Sender:
         self._hurried_until = 0.0
         self._deadline: float | None = None
         self._thread = threading.Thread(target=self._serve, name="ledger-client", daemon=True)
+        self._syncer = Syncer(flush_seconds, self._spools, notices) if grouped else None
 
     def start(self) -> None:
         """Begin to serve."""
         self._thread.start()
+        if self._syncer is not None:
+            self._syncer.start()
 
     def add(self, channel: Channel) -> None:
         """Serve another spool too."""
@@ -96,9 +101,16 @@ class Sender:
         """Send what is left, then end the thread; returns in time whatever the server does."""
         self._deadline = time.monotonic() + timeout_seconds
         self._calls.put(None)
+        if self._syncer is not None:
+            self._syncer.end()
         if self._thread.is_alive():
             self._thread.join(max(0.0, timeout_seconds))
+        if self._syncer is not None:
+            self._syncer.join(self._deadline)
         return not self._thread.is_alive() and self._complete()
+
+    def _spools(self) -> list[tuple[Recorder, Spool]]:
+        return [(channel.recorder, channel.spool) for channel in list(self.channels)]
 
     def _complete(self) -> bool:
         return all(channel.complete for channel in list(self.channels))

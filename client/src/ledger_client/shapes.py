@@ -47,6 +47,12 @@ class Storage(Protocol):
     def append_line(self, name: str, line: str) -> None:
         """Add a line to a text. Raises: OSError where there is no room."""
 
+    def sync(self, name: str) -> None:
+        """Wait until the disk has a mapping or a text. Raises: OSError."""
+
+    def sync_names(self) -> None:
+        """Wait until the disk has their names. Raises: OSError."""
+
     def release(self, empty: bool) -> None:
         """Give the spool up; with `empty`, remove it with all that no one needs any more."""
 
@@ -71,11 +77,11 @@ class OpenGroup(Protocol):
         """Record nothing of it any more."""
 
 
-class CopyEvent(Protocol):
-    """A place in the work queue of a device."""
+class Arrival(Protocol):
+    """A value on its way from a device to the host."""
 
-    def record(self, stream: object) -> None:
-        """Mark the present end of the queue."""
+    def ready(self) -> bool:
+        """Whether it can be read without waiting."""
 
-    def query(self) -> bool:
-        """Whether the work up to the mark is done."""
+    def number(self) -> object:
+        """The value, read once. Raises: whatever the device's library raises."""

@@ -10,16 +10,28 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import sys
+from collections.abc import Callable
 
 PAGE_BYTES = mmap.PAGESIZE
 WRITE_BYTES = 1 << 20
-HELD: set[str] = set()
-"""The spools that this process has claimed: the kernel would drop a record lock as soon as any descriptor of its file is closed."""
+LOCK = "lock"
+HELD: set[str] = vars(sys).setdefault("_ledger_client_held", set())
+"""The spools that this process has claimed: the kernel would drop a record lock as soon as any descriptor of its file is closed.
+
+Kept where it outlives this module: a package that is imported once more must not take the spools of the first import for those of a
+dead process. A forked child holds none.
+"""
+os.register_at_fork(after_in_child=HELD.clear)
 
 
-def touched(area: mmap.mmap) -> mmap.mmap:
-    """The same mapping with every page present, so that no record call pays for a page fault."""
-    for offset in range(0, len(area), PAGE_BYTES):
+def touched(area: mmap.mmap, start: int = 0, stop: int | None = None) -> mmap.mmap:
+    """The same mapping with its pages present and writable, so that no record call pays for a page fault.
+
+    The kernel watches a page again once it has written it to the disk. Another thread may store here meanwhile: a byte is read and stored
+    with nothing between at which the interpreter could switch.
+    """
+    for offset in range(start, min(len(area), len(area) if stop is None else stop), PAGE_BYTES):
         area[offset] = area[offset]
     return area
 
@@ -28,6 +40,18 @@ def fill_with_zeros(descriptor: int, size_bytes: int) -> None:
     """Take room at the end of a file. Raises: OSError where there is none."""
     while size_bytes:
         size_bytes -= os.write(descriptor, bytes(min(size_bytes, WRITE_BYTES)))
+
+
+def synced(path: str, write: Callable[[int], None]) -> None:
+    """Write a file or a directory to the disk, if it is still there. Raises: OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        write(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class Directory:
@@ -47,7 +71,7 @@ class Directory:
         """
         if self.path in HELD:
             return False
-        descriptor = os.open(self._place("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self._place(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -136,6 +160,17 @@ class Directory:
         except FileNotFoundError:
             return None
 
+    def sync(self, name: str) -> None:
+        """Wait until the disk has what the file holds. Raises: OSError where it cannot take it."""
+        # Closing any descriptor of the lock would drop it.
+        if name != LOCK:
+            synced(self._place(name), os.fdatasync)
+
+    def sync_names(self) -> None:
+        """Wait until the disk has the names of the files, and that of the directory. Raises: OSError."""
+        synced(self.path, os.fsync)
+        synced(os.path.dirname(self.path), os.fsync)
+
     def release(self, empty: bool) -> None:
         """Drop the lock; remove an empty spool, but for dead letters and what is needed to read them."""
         if empty:
@@ -195,6 +230,12 @@ class Memory:
     def append_line(self, name: str, line: str) -> None:
         """Keep a line."""
         self.lines.setdefault(name, []).append(line)
+
+    def sync(self, name: str) -> None:
+        """Nothing: no disk has it."""
+
+    def sync_names(self) -> None:
+        """Nothing."""
 
     def release(self, empty: bool) -> None:
         """Forget everything."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 - a look-up of an address would import it, and a process may fork meanwhile
 import http.client
 import zlib
 from collections.abc import Mapping

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 OPEN, APPLIED, SKIPPED, ABANDONED, NOT_KNOWN = (OUTCOMES.index(outcome) for outcome in ("open", "applied", "skipped", "abandoned", None))
 REASON_OTHER = REASONS.index("other")
+CLOSED = CLOSING.pack
 QUANTITIES = ("input_slots", "consumed_tokens", "valid_targets", "samples")
 PACK: Any = CELL.pack_into
 """Takes what it is given: what it cannot take, a group without a place among it, is told apart by the exception."""
@@ -184,7 +185,7 @@ class Update:
                 and (reported_loss is None or type(reported_loss) is float)
             ):
                 flags, loss = (0, 0.0) if reported_loss is None else (REPORTED_KNOWN, reported_loss)
-                payload = CLOSING.pack(
+                payload = CLOSED(
                     UPDATE_ROW, flags, outcome, reason, self._group, self.number, self.retry, NO_PARTICIPANTS, UNKNOWN, loss,
                     self._started_at, self._seconds,
                 )  # fmt: skip
@@ -248,17 +249,17 @@ class Update:
         flags = UNCOUNTED if self._uncounted else 0
         if self._held is None and not isinstance(loss, Held) and not isinstance(step, Held):
             return self._packed(flags, outcome, reason, loss, step, cells, shards)
-        held = self._held or []
+        held, notices = self._held or [], self._recorder.notices
         values = [value for _, _, value in held] + [value for value in (loss, step) if isinstance(value, Held)]
 
         def filled() -> bytes:
             arrived = bytearray(cells)
             for offset, field, value in held:
-                number = arrived_real(value) if field == LOSS_FIELD else arrived_count(value)
+                number = (arrived_real if field == LOSS_FIELD else arrived_count)(value, notices)
                 if number is not None:
                     patched(arrived, offset - CELL_BYTES, field, number)
-            said = arrived_real(loss) if isinstance(loss, Held) else loss
-            at = arrived_count(step) if isinstance(step, Held) else step
+            said = arrived_real(loss, notices) if isinstance(loss, Held) else loss
+            at = arrived_count(step, notices) if isinstance(step, Held) else step
             return self._packed(flags | FILL, outcome, reason, said, UNKNOWN if at is None else at, bytes(arrived), shards)
 
         said, at = None if isinstance(loss, Held) else loss, UNKNOWN if isinstance(step, Held) else step
@@ -347,7 +348,7 @@ class Update:
 
     def _count(self, name: str, value: object) -> int | Held:
         try:
-            number = count(value)
+            number = count(value, name)
         except Exception as error:  # TypeError, ValueError, and whatever the value's own library raises
             self._recorder.notices.say(f"count {name}", "%s is recorded as unknown: %s", name, error)
             return UNKNOWN
@@ -355,7 +356,7 @@ class Update:
 
     def _real(self, name: str, value: object) -> float | Held | None:
         try:
-            return real(value)
+            return real(value, name)
         except Exception as error:  # TypeError, ValueError, and whatever the value's own library raises
             self._recorder.notices.say(name, "%s is recorded as unknown: %s", name, error)
             return None
