@@ -23,7 +23,7 @@ TARGET = re.compile(r'targets: \[".*?"\]')
 
 
 class Prometheus:
-    """`prometheus` with its data in a folder of the test; it scrapes every second."""
+    """`prometheus` with its data in a folder of the test; it scrapes every second, and its rules look back seconds instead of minutes."""
 
     def __init__(self, folder: Path, target: str) -> None:
         program = shutil.which("prometheus")
@@ -36,6 +36,10 @@ class Prometheus:
         assert len(TARGET.findall(shipped)) == 1
         configured = TARGET.sub(f'targets: ["{target.removeprefix("http://")}"]', shipped)
         configured = re.sub(r"(scrape_interval|scrape_timeout|evaluation_interval): \d+s", r"\1: 1s", configured)
+        (folder / "rules").mkdir(exist_ok=True)
+        for path in (SHIPPED.parent / "rules").glob("*.yml"):
+            quick = re.sub(r"offset \d+m", "offset 3s", path.read_text())
+            (folder / "rules" / path.name).write_text(re.sub(r"\[\d+m\]", "[10s]", quick))
         (folder / "prometheus.yml").write_text(configured)
         self._command = [
             program, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
@@ -90,6 +94,10 @@ class Prometheus:
         """Type, help and unit of each family, as Prometheus understood them."""
         found: dict[str, list[dict[str, str]]] = self._get("/api/v1/metadata")
         return found
+
+    def rules(self) -> list[dict[str, Any]]:
+        """All rules, with how their last evaluation went."""
+        return [rule for group in self._get("/api/v1/rules")["groups"] for rule in group["rules"]]
 
     def targets(self) -> list[dict[str, Any]]:
         """What it scrapes, with the last error of each."""

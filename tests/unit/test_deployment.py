@@ -1,6 +1,5 @@
 """What `docker compose up` would do, read from its files; no container engine is needed, and none runs here."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -11,10 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
+from compose_spec import PyOptions
 
+from deploy.grafana.build import FOLDER, path_of
+from deploy.grafana.panels import SOURCE_UID
 from ledger.cli.serving import STOP_SECONDS
 from ledger.config import Settings, is_loopback
-from ledger.metrics.catalogue import PROCESS_FAMILIES, RUN_FAMILIES
 from ledger.storage.engine import normalised
 from presence import missing
 
@@ -22,7 +23,6 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-DASHBOARD = json.loads((ROOT / "deploy/grafana/dashboards/training-ledger.json").read_text(encoding="utf-8"))
 OURS = [name for name, service in SERVICES.items() if "build" in service]
 ONCE = [
     name
@@ -51,6 +51,12 @@ def inside(service: str, path: str) -> Path:
         if name == service and source.startswith("./") and (path == target or path.startswith(target + "/")):
             return ROOT / source / path.removeprefix(target).lstrip("/")
     raise AssertionError(f"nothing of the checkout is mounted at {path} in {service}")
+
+
+def test_the_file_is_of_the_compose_specification() -> None:
+    found = PyOptions(apply_merge=True).from_yaml((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    assert {*found.service_names()} == {*SERVICES}
+    assert {*(found.volumes or {})} == {*COMPOSE["volumes"]}
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -148,66 +154,26 @@ def test_grafana_finds_its_source_and_its_dashboards() -> None:
     (source,) = sources
     host, port = source["url"].removeprefix("http://").split(":")
     assert f"127.0.0.1:{port}:{port}" in SERVICES[host]["ports"]
-    (variable,) = (entry for entry in DASHBOARD["templating"]["list"] if entry["type"] == "datasource")
-    assert variable["query"] == source["type"]
-    assert variable["current"] == {"text": source["name"], "value": source["uid"]}
+    assert (source["uid"], source["type"], source["jsonData"]["timeInterval"]) == (SOURCE_UID, "prometheus", "15s")
     provisioning = inside("grafana", "/etc/grafana/provisioning")
     assert {folder.name for folder in provisioning.iterdir()} == {"datasources", "dashboards"}
     providers = yaml.safe_load((provisioning / "dashboards" / "training-ledger.yml").read_text(encoding="utf-8"))["providers"]
     (folder,) = {inside("grafana", provider["options"]["path"]) for provider in providers}
-    home = inside("grafana", SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
-    assert home.parent == folder
-    assert json.loads(home.read_text(encoding="utf-8")) == DASHBOARD
+    assert folder == FOLDER
     assert all(provider["allowUiUpdates"] is False for provider in providers)
+    assert inside("grafana", SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]) == path_of("fleet")
 
 
-def expressions() -> list[str]:
-    return [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-
-
-def test_the_dashboard_asks_only_for_families_and_labels_that_there_are() -> None:
-    families = {
-        family.full_name + ("_total" if family.type == "counter" else ""): family for family in (*RUN_FAMILIES, *PROCESS_FAMILIES.values())
-    }
-    queries = [entry["definition"] for entry in DASHBOARD["templating"]["list"] if entry["type"] == "query"]
-    asked = [re.findall(r"(training_ledger_\w+)(?:\{([^}]*)\})?", text) for text in (*expressions(), *queries)]
-    assert all(asked)
-    for name, matchers in (found for each in asked for found in each):
-        assert name in families, name
-        assert {*re.findall(r"(\w+)=", matchers)} <= {*families[name].labels}, name
-    for panel in DASHBOARD["panels"]:
-        for target in panel["targets"]:
-            (name, _), *_ = re.findall(r"(training_ledger_\w+)(\{)", target["expr"])
-            assert {*re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])} <= {*families[name].labels}
-
-
-def test_panels_do_not_overlap_and_take_their_source_from_the_variable() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        place = panel["gridPos"]
-        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
-        assert max(x for x, _ in cells) < 24
-        assert not cells & taken, panel["title"]
-        taken |= cells
-        assert {target["datasource"]["uid"] for target in panel["targets"]} | {panel["datasource"]["uid"]} == {"${datasource}"}
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
-
-
-def test_prometheus_reads_the_expressions_and_the_configurations(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["prometheus.yml", "compose.yml"])
+def test_prometheus_reads_the_configurations_and_their_rules(name: str) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         missing("promtool")
-    asked = [expression.replace("$project", "p").replace("$run", "r") for expression in expressions()]
-    rules = {"groups": [{"name": "all", "rules": [{"record": f"asked:{number}", "expr": each} for number, each in enumerate(asked)]}]}
-    path = tmp_path / "rules.yml"
-    path.write_text(yaml.safe_dump(rules), encoding="utf-8")
-    configurations = [ROOT / "deploy/prometheus" / name for name in ("prometheus.yml", "compose.yml")]
-    for command in (
-        ["check", "rules", str(path)],
-        *(["check", "config", str(each)] for each in configurations),
-    ):
-        ended = subprocess.run([promtool, *command], capture_output=True, text=True, check=False)
-        assert ended.returncode == 0, ended.stdout + ended.stderr
+    configured = ROOT / "deploy/prometheus" / name
+    assert [*configured.parent.glob(*yaml.safe_load(configured.read_text(encoding="utf-8"))["rule_files"])]
+    ended = subprocess.run([promtool, "check", "config", str(configured)], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "rules found" in ended.stdout
 
 
 def copied() -> list[str]:
