@@ -15,7 +15,7 @@ from ledger import __version__
 from ledger.api import openapi, problems
 from ledger.api.limits import BodyLimits, Gate
 from ledger.api.request_log import RequestLog
-from ledger.api.routers import attempts, events, health, reports, runs
+from ledger.api.routers import attempts, events, health, lab, records, reports, runs
 from ledger.config import Settings
 from ledger.domain.events import RankEvents
 from ledger.metrics import routes as metrics_routes
@@ -27,7 +27,7 @@ from ledger.services.reports import Reports
 from ledger.storage import schema
 from ledger.storage.engine import is_embedded, open_engine
 from ledger.storage.store import Store
-from ledger.web import pages
+from ledger.web import compare_page, lab_page, pages
 
 SUMMARY = "What a model was really trained on, and what the rest of the compute went to."
 DESCRIPTION = """Counts are exact integers; a total that is not known for every update is null, with what is `known` beside it.
@@ -115,13 +115,17 @@ def _start(settings: Settings, measured: Measured) -> Running:
         lambda: schema.current(store.engine) == wanted,
         measured.batch,
     )
-    measured.queue_of(lambda: running.gate.waiting)
+    measured.queue_of(lambda: running.gate.waiting, settings.queue_batches)
+    measured.connections_of(store.connections)
+    store.tell_durations(measured.operation)
     projector.start()
     ingestion.start()
+    exposition.start()
     return running
 
 
 def _stop(running: Running) -> None:
+    running.exposition.stop()
     running.ingestion.stop()
     running.projector.stop()
     running.store.engine.dispose()
@@ -157,9 +161,11 @@ def create_app(settings: Settings) -> FastAPI:
     )
     problems.install(app)
     openapi.install(app)
-    for module in (runs, attempts, events, reports, health):
+    for module in (runs, attempts, events, reports, records, lab, health):
         app.include_router(module.router)
     app.include_router(metrics_routes.router)
+    app.include_router(compare_page.router)
+    app.include_router(lab_page.router)
     pages.install(app)
     app.add_middleware(RequestLog, observe=measured.request)
     return app

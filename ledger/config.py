@@ -61,7 +61,9 @@ class Settings(BaseSettings):
     projection_interval_seconds: float = Field(
         default=0.5, gt=0, le=60, description="Pause between rounds of the background projection when nothing asks for it."
     )
-    metrics_cache_seconds: float = Field(default=5.0, ge=0, description="Time that one reading of the ledger serves all scrapes.")
+    metrics_cache_seconds: float = Field(
+        default=5.0, ge=0, description="Pause between readings of the ledger in the background; 0 reads all of it at each scrape."
+    )
     metrics_max_runs: int = Field(
         default=200, ge=0, description="Most runs that a scrape holds; the others are counted by `training_ledger_omitted_runs`."
     )

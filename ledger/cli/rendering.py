@@ -1,5 +1,7 @@
 """A report in words and tables: pure, from the values of the exposure report to text or Markdown."""
 
+import base64
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -7,10 +9,13 @@ from rich.console import Console
 from rich.table import Table
 
 from ledger.domain.exposure import BUCKETS
+from ledger.web.report_drawing import Picture
 from ledger.web.wording import Json, counted, figure, finding_place, sentences, share
 
 TERMS = ("attempted", *BUCKETS)
 MOST_FINDINGS = 20
+MARKUP = re.compile(r"([\\`*<>|]|\](?=[(\[:])|(?<!\w)_|_(?!\w))")
+"""What Markdown would take for a mark: an underscore within a word is none, and brackets only before an address."""
 NO_BREAK_SPACE = "\xa0"
 
 
@@ -23,6 +28,7 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]
     words: bool = False
     notes: tuple[str, ...] = ()
+    pictures: tuple[Picture, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,7 @@ class Document:
     title: str
     sentences: tuple[str, ...]
     grids: tuple[Grid, ...]
+    cautions: tuple[str, ...] = ()
 
 
 def bounded(entry: Json, term: str) -> str:
@@ -103,20 +110,38 @@ def document_of(exposure: Json, findings: Sequence[Json]) -> Document:
 
 
 def as_markdown(document: Document) -> str:
-    """The document as Markdown."""
-    lines = [f"# {document.title}", "", *document.sentences]
+    """The document as Markdown, its charts as images that lie in the text itself."""
+    lines = [f"# {_plain(document.title)}", "", *_paragraphs(document.sentences)]
     for grid in document.grids:
-        lines += ["", f"## {grid.title}"]
+        lines += ["", f"## {_plain(grid.title)}"]
+        for picture in grid.pictures:
+            lines += ["", _image(picture)]
         if grid.rows:
             rule = ["---"] + ["---" if grid.words else "---:"] * (len(grid.columns) - 1)
             lines += ["", _row(grid.columns), _row(rule), *(_row(row) for row in grid.rows)]
         if grid.notes:
-            lines += ["", *grid.notes]
+            lines += ["", *_paragraphs(grid.notes)]
+    if document.cautions:
+        lines += ["", "---", "", *_paragraphs(document.cautions)]
     return "\n".join(lines) + "\n"
 
 
+def _paragraphs(sentences: Sequence[str]) -> Iterator[str]:
+    for place, sentence in enumerate(sentences):
+        yield from ("", _plain(sentence)) if place else (_plain(sentence),)
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is: what a trainer named itself is no markup and no HTML."""
+    return MARKUP.sub(r"\\\1", text.replace("\n", " "))
+
+
+def _image(picture: Picture) -> str:
+    return f"![{_plain(picture.words)}](data:image/svg+xml;base64,{base64.b64encode(picture.svg.encode()).decode()})"
+
+
 def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.strip().replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+    return "| " + " | ".join(_plain(cell.strip()) for cell in cells) + " |"
 
 
 def print_text(document: Document, console: Console) -> None:

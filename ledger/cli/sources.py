@@ -16,6 +16,7 @@ from ledger.app import utc_now
 from ledger.config import Settings
 from ledger.domain.errors import LedgerError
 from ledger.services import reports
+from ledger.services.record import record
 from ledger.services.reports import Reports
 from ledger.storage import schema
 from ledger.storage.engine import open_engine
@@ -25,6 +26,7 @@ DIFFERENT, USAGE, UNREACHABLE = 1, 2, 3
 """Exit codes."""
 DEFAULT_PROJECT = "default"
 ANSWER_SECONDS = 60.0
+FRESH_TRIES = 5
 RUN_HELP = "The run: PROJECT/RUN, or RUN in the project `default`."
 
 DatabaseUrl = Annotated[
@@ -114,6 +116,18 @@ class LocalReports:
         return found
 
 
+    def parts(self, project: str, run: str, limit: int, points: int) -> dict[str, Any]:
+        """All that a document is made from, read off one opening of the books."""
+        with reports.open_books(self._source, project, run) as books:
+            return {
+                "exposure": reports.exposure(books),
+                "findings": reports.findings(books, None, limit)["findings"],
+                "record": record(books),
+                "coverage": reports.coverage(books),
+                "course": reports.course(books, points=points),
+            }
+
+
 class RemoteReports:
     """Reports asked of a running service."""
 
@@ -128,6 +142,16 @@ class RemoteReports:
         """The first findings."""
         found: list[dict[str, Any]] = self._get(project, run, "findings", {"limit": limit})["findings"]
         return found
+
+    def parts(self, project: str, run: str, limit: int, points: int) -> dict[str, Any]:
+        """All that a document is made from; asked again while the run moves on between one answer and the next."""
+        for _ in range(FRESH_TRIES):
+            found: dict[str, Any] = {name: self._get(project, run, name, {}) for name in ("exposure", "record", "coverage")}
+            found["course"] = self._get(project, run, "course", {"points": points})
+            found["findings"] = self.findings(project, run, limit)
+            if len({found[name]["as_of"]["events"] for name in ("exposure", "record", "coverage", "course")}) == 1:
+                return found
+        fail(UNREACHABLE, f"{project}/{run} moved on while it was read; ask again when it is quieter, or read its database")
 
     def _get(self, project: str, run: str, part: str, query: dict[str, Any]) -> dict[str, Any]:
         given = urllib.parse.urlencode({name: value for name, value in query.items() if value is not None})

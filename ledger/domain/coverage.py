@@ -58,10 +58,17 @@ class StreamCoverage:
     effective_total: int = 0
     effective_unique: int = 0
     times_seen: dict[int, int] = field(default_factory=dict)
+    effective: Intervals = field(default_factory=Intervals)
     repeated: Intervals = field(default_factory=Intervals)
     gaps: Intervals = field(default_factory=Intervals)
     without_effect: Intervals = field(default_factory=Intervals)
     passed_over: Intervals = field(default_factory=Intervals)
+
+    @property
+    def extent(self) -> int:
+        """One past the highest position that was drawn or passed over."""
+        ends = (part.last for part in (self.effective, self.without_effect, self.passed_over))
+        return max((last + 1 for last in ends if last is not None), default=0)
 
 
 def depth(start: NDArray[np.int64], stop: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -100,7 +107,7 @@ def _stream(name: str, epoch: int, parts: list[Drawn]) -> StreamCoverage:
     result.effective_unique = sum(result.times_seen.values())
     effective, held = merged(start, stop), merged(*arrays(HELD))
     idle, result.passed_over = merged(*arrays(WITHOUT_EFFECT, UNUSED)), merged(*arrays(PASSED))
-    result.repeated = merged(start, stop, at_least=2)
+    result.effective, result.repeated = effective, merged(start, stop, at_least=2)
     result.without_effect = idle.minus(effective).minus(held)
     # What is held is provisional, like the shards that it may still wait for: it neither is a gap nor opens one below it.
     drawn = effective.union(idle)

@@ -31,6 +31,35 @@ MESSAGES: dict[str, str] = {
 
 KINDS = tuple(MESSAGES)
 
+ADVICE: dict[str, str] = {
+    "replica_mismatch": "Find out which rank counts wrongly, then settle the update with a resolution that names the rank that stands.",
+    "outcome_conflict": "Look at the ranks' logs of that update, then settle it with a resolution that names the outcome that stands.",
+    "missing_rank": "Send what the rank left behind with `ledger-client drain`. If it is gone for good, the update stays held.",
+    "missing_count": "Count the quantity on a rank that can know it, one with labels say. Until then totals are lower bounds.",
+    "resume_conflict": "Ask each rank which checkpoint it loaded, then name the right one as the attempt's `resumed_from`.",
+    "sample_repeat": "If repeats are meant, declare `data.repeats_expected`. If not, look at how the sampler is set up after a resume.",
+    "sample_gap": "If the jump was meant, post it as a pass. If not, train on these positions, or say that the model has not seen them.",
+    "resume_position_mismatch": "Restore the data position from the checkpoint on resume; compare what the sampler was given with what "
+    "it used.",
+    "checkpoint_position_mismatch": "Save the position of what was trained on, not that of what was prefetched; check the order of the "
+    "two.",
+    "data_order_changed": "Seed, sharding or shuffling differ after the resume: what was drawn can no longer be compared by position.",
+    "zero_target_update": "Look at the masks of that batch. Skip such an update outright, so that no mean is divided by zero.",
+    "nonfinite_loss": "Look at that update's batch and gradients. If the trainer skipped it, nothing is left to do.",
+    "loss_convention_mismatch": "Either declare the objective that the trainer really uses, or scale each rank's loss as the objective "
+    "needs.",
+    "schedule_clock_mismatch": "Step the schedule only after an applied update, or declare `schedule_clock` as attempted updates.",
+    "counter_drift": "Trust neither yet: compare both over one attempt. Trainers often count padding, or samples that were drawn twice.",
+    "skip_counter_mismatch": "Record the outcome where the optimizer decides it; a step hook also fires on a skipped step.",
+    "clock_skew": "Synchronise the rank's clock. Counts are not touched by it; rates over the last seconds are.",
+    "late_event": "Nothing to do: late events count in their own attempt. Many of them mean that spools are drained late.",
+    "missing_events": "The spool was full or broken. Give it more room; the updates that lack these events stay held.",
+    "update_gap": "Check that each attempted update is recorded, and that the trainer's numbers do not jump on resume.",
+    "valid_exceeds_slots": "One of the two is counted wrongly: slots count every position of the tensor, targets only those that are "
+    "scored.",
+}
+"""What to do about each kind."""
+
 
 def finding(kind: str, attempt: str | None, update: int | None = None, retry: int | None = None, **values: Any) -> dict[str, Any]:
     """A finding as it is reported, with its sentence."""

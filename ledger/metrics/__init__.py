@@ -1,1 +1,1 @@
-"""The Prometheus edge: families read from the ledger at scrape time, never kept as state of a process."""
+"""The Prometheus edge: families of runs as the ledger has them, the same on every replica, and what a process measures of itself."""

@@ -4,7 +4,7 @@
 |---|---|
 | quantities | one family a quantity; the unit is in the name, in `# UNIT` and as the label `unit` |
 | totals that are not known | no sample: `training_ledger_…_unknown_updates` counts the updates that lack the quantity |
-| what can fall | a gauge; only restarts and what this process took in are counters |
+| what can fall | a gauge; only restarts, accepted checkpoints and what this process took in are counters |
 | rates | by the time of events, with what they include as labels; no sample while there is no time, or a total is not known |
 | labels | never a rank, an update, a checkpoint or an attempt |
 
@@ -86,12 +86,23 @@ RUN_FAMILIES: tuple[Family, ...] = (
     Family("latest_update", "gauge", "Highest update number on the trajectory.", RUN_LABELS),
     Family("accepted_update", "gauge", "Last update that the newest accepted checkpoint on the trajectory contains.", RUN_LABELS),
     Family("restarts", "counter", "Attempts after the first.", RUN_LABELS),
-    Family("findings", "gauge", "Open findings.", (*RUN_LABELS, "kind")),
+    Family("checkpoints_accepted", "counter", "Checkpoints of all attempts that were accepted, also those rejected later.", RUN_LABELS),
+    Family("findings", "gauge", "Open findings; each kind has a sample though it be 0.", (*RUN_LABELS, "kind")),
     Family("ranks_expected", "gauge", "Ranks of the head attempt.", RUN_LABELS),
+    Family("ranks_reporting", "gauge", "Ranks of the head attempt that have posted an event in it.", RUN_LABELS),
     Family("last_event_timestamp_seconds", "gauge", "When the last entry of the run arrived here.", RUN_LABELS, "seconds"),
+    Family(
+        "slowest_rank_event_timestamp_seconds",
+        "gauge",
+        "When that rank of the head attempt was last heard of which has been silent longest, of those that have posted.",
+        RUN_LABELS,
+        "seconds",
+    ),
     Family("exported_runs", "gauge", "Runs in this scrape."),
     Family("omitted_runs", "gauge", "Runs that the cap keeps out of this scrape."),
     Family("unread_runs", "gauge", "Runs whose report could not be read for this scrape."),
+    Family("projection_lag_events", "gauge", "Entries of all runs that no report reflected yet when the ledger was read."),
+    Family("projection_lag_seconds", "gauge", "How long the oldest of those entries had waited; 0 where there were none.", unit="seconds"),
 )
 
 PROCESS_FAMILIES: dict[str, Family] = {
@@ -104,6 +115,16 @@ PROCESS_FAMILIES: dict[str, Family] = {
         Family("ingest_rejected", "counter", "Events that were refused while the rest of their batch was taken.", ("code",)),
         Family("ingest_batch_events", "histogram", "Events of a batch."),
         Family("queue_batches", "gauge", "Batches that this process is reading, checking or committing."),
+        Family("queue_limit_batches", "gauge", "Batches that this process takes at a time; past it the answer is 503."),
+        Family(
+            "database_operation_duration_seconds",
+            "histogram",
+            "Time of a statement, by its first word, or of a commit.",
+            ("operation",),
+            "seconds",
+        ),
+        Family("database_connections", "gauge", "Connections to the database: used, idle, and the most that there may be.", ("state",)),
+        Family("snapshot_timestamp_seconds", "gauge", "When the ledger was read for the families of runs in this scrape.", unit="seconds"),
         Family(
             "http_request_duration_seconds",
             "histogram",

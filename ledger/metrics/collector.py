@@ -1,7 +1,6 @@
-"""From reports to samples: what one reading of the ledger says about each run, exact to the report."""
+"""From a run's books to samples: what they say about it at their offset, exact to the report."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -9,59 +8,73 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from ledger.domain.exposure import BUCKETS
 from ledger.domain.findings import KINDS
 from ledger.domain.quantities import UNITS
-from ledger.metrics.catalogue import COUNTED, RUN_FAMILIES, Family
+from ledger.metrics.catalogue import COUNTED, RATES, RUN_FAMILIES, Family
+from ledger.services import reports, standing
+from ledger.services.reports import Books
+from ledger.services.standing import status
 
 INFO_LABELS = ("objective", "gradient_reducer", "remainder_policy", "schedule_clock")
 STATUSES = ("running", "stalled", "ended")
-STALLED_SECONDS = 900.0
-"""A run that has posted nothing for so long, though its newest attempt has not ended, is stalled."""
+LONGEST_KEPT_MICROSECONDS = 3_600_000_000
+MICROSECONDS = 1_000_000
 Sample = tuple[str, tuple[str, ...], float | int]
 """Family, values of its labels, value."""
+Place = tuple[str, str]
+"""Project and run."""
 
 
-def run_samples(run: Mapping[str, Any], exposure: Mapping[str, Any], now: datetime) -> Iterator[Sample]:
+def run_samples(books: Books) -> Iterator[Sample]:
     """All samples of one run."""
-    place = (str(run["project"]), str(run["run"]))
+    exposure = reports.exposure(books)
+    place = (books.run.project, books.run.name)
     for quantity in COUNTED:
         yield from _quantity_samples(place, quantity, exposure)
+        for work, time in RATES:
+            yield from _rate_sample(place, reports.rate(books, quantity, work, [time]))
     yield from _ratio_samples(place, exposure)
-    conventions = run.get("conventions") or {}
-    yield "run_info", (*place, *(str(conventions.get(name) or "") for name in INFO_LABELS)), 1
+    yield "run_info", (*place, *(str(books.run.conventions.get(name) or "") for name in INFO_LABELS)), 1
     if exposure["trajectory"] and exposure["trajectory"][-1]["through"] is not None:
         yield "latest_update", place, exposure["trajectory"][-1]["through"]
     if exposure["accepted_checkpoint"] is not None:
         yield "accepted_update", place, exposure["accepted_checkpoint"]["update"]
     for kind in KINDS:
         yield "findings", (*place, kind), exposure["findings"].get(kind, 0)
-    launches = run.get("attempts") or []
-    yield "restarts", place, max(0, len(launches) - 1)
-    head = next((launch for launch in launches if launch["attempt"] == exposure["as_of"]["head"]), None)
-    if head is not None:
-        yield "ranks_expected", place, head["world_size"]
-    last_event_at = datetime.fromisoformat(run["last_event_at"])
-    state = _status(head, now - last_event_at)
-    for status in STATUSES:
-        yield "run_status", (*place, status), int(status == state)
-    yield "last_event_timestamp_seconds", place, last_event_at.timestamp()
+    yield "restarts", place, max(0, len(books.launches) - 1)
+    yield "checkpoints_accepted", place, sum(save.accepted for save in books.tree.saves if save.attempt in books.launches)
+    state = status(books)
+    for each in STATUSES:
+        yield "run_status", (*place, each), int(each == state)
+    yield "last_event_timestamp_seconds", place, books.run.last_entry_at / MICROSECONDS
+    yield from _rank_samples(place, books)
 
 
-def rate_samples(run: Mapping[str, Any], rates: Sequence[Mapping[str, Any]]) -> Iterator[Sample]:
-    """The samples of a run's rates; those that are not known have none."""
-    for rate in rates:
-        if rate["value"] is not None:
-            included = [str(rate[name]).lower() for name in ("includes_skipped", "includes_recomputed")]
-            unit = f"{UNITS[rate['quantity']]}_per_second"
-            labels = (str(run["project"]), str(run["run"]), unit, rate["work"], "run", *included, "+".join(rate["time"]))
-            yield f"rate_{rate['quantity']}_per_second", labels, rate["value"]
+def changes_at(books: Books) -> int:
+    """When these samples may be others though nothing more is posted: a grace that ends, a silence that lasts, or simply late."""
+    latest = books.now + LONGEST_KEPT_MICROSECONDS
+    moment = standing.changes_at(books)
+    return latest if moment is None else min(latest, moment)
 
 
-def _status(head: Mapping[str, Any] | None, silent: timedelta) -> str:
-    if head is not None and head["ended"] is not None:
-        return "ended"
-    return "stalled" if silent.total_seconds() > STALLED_SECONDS else "running"
+def _rank_samples(place: Place, books: Books) -> Iterator[Sample]:
+    if books.head is None:
+        return
+    ranks, slowest = reports.ranks_heard(books)
+    yield "ranks_expected", place, books.launches[books.head].world_size
+    yield "ranks_reporting", place, ranks
+    if slowest is not None:
+        yield "slowest_rank_event_timestamp_seconds", place, slowest / MICROSECONDS
 
 
-def _quantity_samples(place: tuple[str, str], quantity: str, exposure: Mapping[str, Any]) -> Iterator[Sample]:
+def _rate_sample(place: Place, rate: Mapping[str, Any]) -> Iterator[Sample]:
+    """A rate; one that is not known has no sample."""
+    if rate["value"] is not None:
+        included = [str(rate[name]).lower() for name in ("includes_skipped", "includes_recomputed")]
+        unit = f"{UNITS[rate['quantity']]}_per_second"
+        labels = (*place, unit, rate["work"], "run", *included, "+".join(rate["time"]))
+        yield f"rate_{rate['quantity']}_per_second", labels, rate["value"]
+
+
+def _quantity_samples(place: Place, quantity: str, exposure: Mapping[str, Any]) -> Iterator[Sample]:
     balance = exposure["balance"][quantity]
     labels = (*place, UNITS[quantity])
     known = balance.get("known") or balance
@@ -89,7 +102,7 @@ def _applied(matrix: Mapping[str, Mapping[str, int | None]]) -> int | None:
     return None if any(cell is None for cell in cells) else sum(cell for cell in cells if cell is not None)
 
 
-def _ratio_samples(place: tuple[str, str], exposure: Mapping[str, Any]) -> Iterator[Sample]:
+def _ratio_samples(place: Place, exposure: Mapping[str, Any]) -> Iterator[Sample]:
     occupancy = exposure["occupancy"].get("valid_targets_per_input_slot")
     if occupancy is not None:
         yield "occupancy_ratio", place, occupancy

@@ -1,112 +1,120 @@
-"""Scrapes: one reading of the ledger serves all of them for a moment, already rendered in each format that was asked for."""
+"""Scrapes: a reading of the ledger, brought up to date where few runs have moved, serves all of them, rendered once in each format."""
 
 import threading
 import time
-from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any
 
 import structlog
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
-from prometheus_client.exposition import choose_encoder
 
-from ledger.domain.errors import LedgerError
-from ledger.metrics.catalogue import COUNTED, RATES
-from ledger.metrics.collector import Sample, families_of, rate_samples, run_samples
+from ledger.domain.errors import DatabaseUnavailable, LedgerError
 from ledger.metrics.measured import Measured
-from ledger.services import registration, reports
+from ledger.metrics.reading import Reading, Snapshot
+from ledger.metrics.rendering import FORMATS, format_of
 from ledger.services.reports import Reports
 
 LONGEST_WAIT_SECONDS = 1.0
 """A scrape would rather leave a run out than wait for one that is behind."""
-RUNS_A_PAGE = 1000
-ASKED_RATES = [(quantity, work, time) for quantity in COUNTED for work, time in RATES]
-END = b"# EOF\n"
+FEW_RUNS = 8
+"""A scrape reads so many changed runs itself; more of them are left to the background, and the scrape shows the last reading."""
+SHORT_WAIT_SECONDS = 0.02
+"""A scrape waits so long for the reading in the background to end before it shows the last one."""
+LATE_SECONDS = 60.0
+"""A scrape reads the ledger itself where the last reading is older than the cache time by so much: there was none, or none succeeded."""
+UNASKED_SECONDS = 300.0
+"""A service that nobody has scraped for so long stops reading until the next scrape."""
+SHARE = 3
+"""Between two readings lies at least so many times what the last one took: reading takes no more than a quarter of a processor."""
 
 log = structlog.get_logger("ledger.metrics")
 
 
-class _Fixed:
-    """Families that were read already, as the client library wants to be handed them."""
-
-    def __init__(self, families: list[Metric]) -> None:
-        self.families = families
-
-    def collect(self) -> Iterable[Metric]:
-        """The families."""
-        return self.families
-
-
 class Exposition:
-    """The pages that Prometheus scrapes."""
+    """The pages that Prometheus scrapes; from its start to its stop it keeps them fresh."""
 
     def __init__(self, source: Reports, measured: Measured, *, cache_seconds: float, most_runs: int, keep_seconds: float) -> None:
-        self._reports = replace(source, wait_seconds=LONGEST_WAIT_SECONDS)
+        self._reading = Reading(replace(source, wait_seconds=LONGEST_WAIT_SECONDS), most_runs, keep_seconds)
         self._measured = measured
         self._cache_seconds = cache_seconds
-        self._most_runs = most_runs
-        self._keep = timedelta(seconds=keep_seconds)
         self._lock = threading.Lock()
-        self._registry = CollectorRegistry(auto_describe=False)
+        self._snapshot: Snapshot | None = None
         self._read_at = float("-inf")
-        self._rendered: dict[str, bytes] = {}
+        self._asked_at = time.monotonic()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ledger-metrics", daemon=True)
+
+    def start(self) -> None:
+        """Begins to read in the background, where there is a cache at all."""
+        if self._cache_seconds:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the reading in the background."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def runs_page(self, accept: str) -> tuple[bytes, str]:
-        """The families of runs alone, the same on every replica: (body, media type)."""
-        encoder, media_type = choose_encoder(accept)
-        with self._lock:
-            if time.monotonic() - self._read_at >= self._cache_seconds:
-                self._registry = CollectorRegistry(auto_describe=False)
-                self._registry.register(_Fixed(families_of(self._read())))
-                self._read_at, self._rendered = time.monotonic(), {}
-            if media_type not in self._rendered:
-                self._rendered[media_type] = encoder(self._registry)
-            return self._rendered[media_type], media_type
+        """The families of runs alone, the same on every replica: (body, media type). Raises: DatabaseUnavailable."""
+        form = format_of(accept)
+        return self._newest().page(form) + form.end, form.media_type
 
     def page(self, accept: str) -> tuple[bytes, str]:
         """The families of runs, and what this process measures of itself: (body, media type).
 
         Where the ledger cannot be read, the process still says so.
         """
-        encoder, media_type = choose_encoder(accept)
+        form = format_of(accept)
         try:
-            runs, _ = self.runs_page(accept)
+            snapshot = self._newest()
         except LedgerError as error:
             log.warning("unread", code=error.code)
-            self._measured.readable(False)
-            return encoder(self._measured.registry), media_type
-        self._measured.readable(True)
-        return encoder(self._measured.registry).removesuffix(END) + runs, media_type
+            self._measured.read(None)
+            return form.encoder(self._measured.registry), form.media_type
+        self._measured.read(snapshot.at)
+        return form.encoder(self._measured.registry).removesuffix(form.end) + snapshot.page(form) + form.end, form.media_type
 
-    def _read(self) -> list[Sample]:
-        chosen, omitted = self._choose()
-        samples: list[Sample] = []
-        unread = 0
-        for run in chosen:
+    def _newest(self) -> Snapshot:
+        self._asked_at = time.monotonic()
+        limit = self._cache_seconds + LATE_SECONDS if self._cache_seconds else 0.0
+        snapshot, age = self._snapshot, self._asked_at - self._read_at
+        if snapshot is None or age >= limit:
+            return self._read(limit)
+        if self._lock.acquire(timeout=SHORT_WAIT_SECONDS):
             try:
-                with reports.open_books(self._reports, run["project"], run["run"]) as books:
-                    exposure, described = reports.exposure(books), reports.described(books)
-                    asked = [reports.rate(books, quantity, work, [time]) for quantity, work, time in ASKED_RATES]
-                samples += run_samples(described, exposure, self._reports.clock())
-                samples += rate_samples(described, asked)
-            except LedgerError as error:
-                unread += 1
-                log.warning("unread", project=run["project"], run=run["run"], code=error.code)
-        exported = len(chosen) - unread
-        return [*samples, ("exported_runs", (), exported), ("omitted_runs", (), omitted), ("unread_runs", (), unread)]
+                few = self._reading.read_few(FEW_RUNS)
+                if few is not None:
+                    snapshot = self._renewed(few)
+            except DatabaseUnavailable:
+                # The last reading holds until it is late; the background says in the log why there is no newer one.
+                pass
+            finally:
+                self._lock.release()
+        return snapshot
 
-    def _choose(self) -> tuple[list[dict[str, Any]], int]:
-        """Runs with an entry in the time that is kept, newest first, up to the cap; and how many the cap leaves out."""
-        since = self._reports.clock() - self._keep
-        found: list[dict[str, Any]] = []
-        cursor: str | None = None
-        while True:
-            page = registration.list_runs(self._reports.store, None, cursor, RUNS_A_PAGE)
-            found += [run for run in page["items"] if datetime.fromisoformat(run["last_event_at"]) >= since]
-            cursor = page["next_cursor"]
-            if cursor is None:
-                break
-        found.sort(key=lambda run: str(run["last_event_at"]), reverse=True)
-        return found[: self._most_runs], max(0, len(found) - self._most_runs)
+    def _read(self, limit: float) -> Snapshot:
+        """A reading; one that another thread has just made will do."""
+        with self._lock:
+            if self._snapshot is None or time.monotonic() - self._read_at >= limit:
+                return self._renewed(self._reading.read())
+            return self._snapshot
+
+    def _renewed(self, snapshot: Snapshot) -> Snapshot:
+        for form in FORMATS:
+            # What is rendered now is not rendered while Prometheus waits.
+            snapshot.page(form)
+        self._snapshot, self._read_at = snapshot, time.monotonic()
+        return snapshot
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._stopping.wait(pause):
+            began = time.monotonic()
+            if began - self._asked_at < UNASKED_SECONDS:
+                try:
+                    self._read(self._cache_seconds)
+                except LedgerError as error:
+                    log.warning("unread", code=error.code)
+                except Exception:
+                    # A database that is away comes back; a thread that ended would leave every scrape to read by itself.
+                    log.exception("unread")
+            pause = max(self._cache_seconds, SHARE * (time.monotonic() - began))

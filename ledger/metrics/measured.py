@@ -1,6 +1,7 @@
 """What this process measures of itself; it starts at zero with the process and says nothing about runs."""
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from http import HTTPMethod
 from typing import Any
 
@@ -11,6 +12,7 @@ from ledger.metrics.catalogue import PROCESS_FAMILIES, Family
 
 BATCH_BUCKETS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 METHODS = frozenset(item.value for item in HTTPMethod)
+STATEMENT_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
@@ -31,6 +33,10 @@ class Measured:
         self._queue = self._named("queue_batches", Gauge)
         self._seconds = self._named("http_request_duration_seconds", Histogram, buckets=SECONDS_BUCKETS)
         self._readable = self._named("readable", Gauge)
+        self._queue_limit = self._named("queue_limit_batches", Gauge)
+        self._operations = self._named("database_operation_duration_seconds", Histogram, buckets=STATEMENT_BUCKETS)
+        self._connections = self._named("database_connections", Gauge)
+        self._snapshot = self._named("snapshot_timestamp_seconds", Gauge)
         for kind in KINDS:
             self._events.labels(kind)
 
@@ -38,13 +44,25 @@ class Measured:
         family: Family = PROCESS_FAMILIES[name]
         return metric(family.full_name, family.meaning, family.labels, registry=self.registry, unit=family.unit, **options)
 
-    def queue_of(self, waiting: Callable[[], int]) -> None:
-        """From now on ask there how many batches are on their way."""
+    def queue_of(self, waiting: Callable[[], int], most: int) -> None:
+        """From now on ask there how many batches are on their way; so many may be."""
         self._queue.set_function(waiting)
+        self._queue_limit.set(most)
 
-    def readable(self, read: bool) -> None:
-        """Whether the ledger could be read for this scrape."""
-        self._readable.set(int(read))
+    def connections_of(self, ask: Callable[[], dict[str, int]]) -> None:
+        """From now on ask there for the connections to the database."""
+        for state in ask():
+            self._connections.labels(state).set_function(lambda state=state: ask()[state])
+
+    def operation(self, name: str, seconds: float) -> None:
+        """The database did something for so long."""
+        self._operations.labels(name).observe(seconds)
+
+    def read(self, at: datetime | None) -> None:
+        """When the ledger was read for this scrape; None where it could not be."""
+        self._readable.set(int(at is not None))
+        if at is not None:
+            self._snapshot.set(at.timestamp())
 
     def request(self, handler: str, method: str, status: int, seconds: float) -> None:
         """A request was answered. Callers may invent methods without end; those share one label."""

@@ -4,7 +4,7 @@ The cost is that of the attempts, the checkpoints and the pages of updates; neve
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -57,6 +57,7 @@ class Books:
     tree: Tree
     states: dict[int, AttemptState]
     head: int | None
+    due: int | None = None
     kept: dict[Callable[["Books"], Any], Any] = field(default_factory=dict)
 
     def once(self, read: Callable[["Books"], T]) -> T:
@@ -65,6 +66,14 @@ class Books:
             self.kept[read] = read(self)
         found: T = self.kept[read]
         return found
+
+    def overdue(self, moment: int) -> bool:
+        """Whether the grace that began at a moment is over; `due` is when the first of those that are not will be."""
+        end = moment + self.grace
+        if self.now > end:
+            return True
+        self.due = end + 1 if self.due is None else min(self.due, end + 1)
+        return False
 
     @cached_property
     def path(self) -> tuple[Segment, ...]:
@@ -164,7 +173,7 @@ class Books:
         }
 
 
-def _wait_for_lineage(reports: Reports, project: str, run: str) -> None:
+def wait_for_lineage(reports: Reports, project: str, run: str) -> None:
     """Waits for a run and for all that it was forked from. Raises: RunUnknown, ProjectionBehind."""
     found = _wait(reports, project, run)
     seen = {(project, run)}
@@ -201,7 +210,7 @@ def open_books(reports: Reports, project: str, run: str, head: str | None = None
     Raises: RunUnknown, AttemptUnknown, ProjectionBehind.
     """
     for _ in range(FRESH_TRIES):
-        _wait_for_lineage(reports, project, run)
+        wait_for_lineage(reports, project, run)
         with reports.store.read() as connection:
             found = registry.find_run(connection, project, run)
             offset = projections.reflected(connection, found.id)
@@ -215,15 +224,49 @@ def open_books(reports: Reports, project: str, run: str, head: str | None = None
         yield _books(reports, connection, found, projections.reflected(connection, found.id), head)
 
 
+@contextmanager
+def open_together(reports: Reports, run_ids: Iterable[int]) -> Iterator[Iterator[Books]]:
+    """The books of many runs at one moment, in few reads; a run whose projections are behind at that moment is left out.
+
+    Raises: DatabaseUnavailable.
+    """
+    with reports.store.read() as connection:
+        found = [run for run, offset in registry.runs_reflected(connection, run_ids) if offset == run.entries]
+        ids = [run.id for run in found]
+        launches, states = registry.launches_of_runs(connection, ids), history.states_of_runs(connection, ids)
+        saves, totals = history.saves_of_runs(connection, ids), history.totals_of_runs(connection, ids)
+
+        def opened() -> Iterator[Books]:
+            for run in found:
+                tree = history.tree_from(connection, run, launches[run.id], states[run.id], saves[run.id])
+                books = _opened(reports, connection, run, run.entries, launches[run.id], tree, states[run.id])
+                books.totals = totals[run.id]
+                yield books
+
+        yield opened()
+
+
 def _books(reports: Reports, connection: Connection, run: Run, offset: int, head: str | None) -> Books:
-    launches = {launch.attempt.ordinal: launch for launch in registry.launches(connection, run.id)}
-    tree = history.tree(connection, run)
-    newest = tree.head
+    launches = registry.launches(connection, run.id)
+    states = history.states(connection, run.id)
+    tree = history.tree_from(connection, run, launches, states, history.saves_of(connection, run.id))
+    books = _opened(reports, connection, run, offset, launches, tree, states)
     if head is not None:
-        named = [ordinal for ordinal, launch in launches.items() if launch.attempt.name == head]
+        named = [ordinal for ordinal, launch in books.launches.items() if launch.attempt.name == head]
         if not named:
             raise AttemptUnknown(f"no attempt {head} of {run.project}/{run.name} has been opened", attempt=head)
-        newest = named[0]
-    states = history.states(connection, run.id)
+        books.head = named[0]
+    return books
+
+
+def _opened(
+    reports: Reports,
+    connection: Connection,
+    run: Run,
+    offset: int,
+    launches: Iterable[Launch],
+    tree: Tree,
+    states: dict[int, AttemptState],
+) -> Books:
     now, grace = moment_of(reports.clock()), int(reports.grace_seconds * 1_000_000)
-    return Books(connection, run, offset, now, grace, launches, tree, states, newest)
+    return Books(connection, run, offset, now, grace, {item.attempt.ordinal: item for item in launches}, tree, states, tree.head)

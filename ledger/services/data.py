@@ -96,9 +96,14 @@ def _row_drawn(row: Row[Any]) -> Iterator[Drawn]:
         yield _span(stream, epoch, CLASS_OF_OUTCOME[row.outcome], spans)
 
 
+def _drawn(books: Books) -> list[tuple[Stretch, DrawnInterval]]:
+    """What was drawn on the trajectory, across forks."""
+    return list(drawn_along(books, lineage(books, books.path)))
+
+
 def covered(books: Books) -> list[StreamCoverage]:
     """How the positions of each stream were seen on the trajectory, across forks."""
-    return coverage_of(item.drawn for _, item in drawn_along(books, lineage(books, books.path)))
+    return coverage_of(item.drawn for _, item in books.once(_drawn))
 
 
 @dataclass
@@ -128,8 +133,7 @@ def checkpoint_mismatches(books: Books, is_checked: Callable[[Save], bool]) -> I
         return
     place = {segment.attempt: index for index, segment in enumerate(books.path)}
     wanted.sort(key=lambda save: (place[save.attempt], save.update))
-    stretches = lineage(books, books.path)
-    items = [(stretch.run.id, item) for stretch, item in drawn_along(books, stretches)]
+    items = [(stretch.run.id, item) for stretch, item in books.once(_drawn)]
     own = sorted((item for run_id, item in items if run_id == books.run.id), key=lambda item: (place[item.attempt], item.first))
     cursors = Cursors({}, {})
     for run_id, item in items:
@@ -177,12 +181,15 @@ def _compare(save: Save, before: Cursors, early: Iterable[Drawn], streams: set[s
 
 def resume_mismatches(books: Books) -> Iterator[dict[str, Any]]:
     """Attempts on the trajectory whose first range does not start where the checkpoint's declared position is."""
+    passed: dict[int, list[passing.Passed]] = {}
+    for jump in passing.passes_of(books.connection, books.run.id, [segment.attempt for segment in books.path]):
+        passed.setdefault(jump.attempt, []).append(jump)
     for segment in books.path:
         node = books.tree.nodes[segment.attempt]
         if node.save is None or not node.save.positions:
             continue
         rows = passing.first_groups(books.connection, books.run.id, segment.attempt)
-        moved = passing.passes_of(books.connection, books.run.id, [segment.attempt])
+        moved = passed.get(segment.attempt, [])
         for stream, declared in sorted(node.save.positions.items()):
             found = _first_start(rows, stream)
             if found is None or found[0] < declared["epoch"]:

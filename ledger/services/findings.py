@@ -76,12 +76,13 @@ def _about_attempts(books: Books) -> Iterator[dict[str, Any]]:
 
 def _update_gaps(books: Books, ordinal: int) -> Iterator[dict[str, Any]]:
     numbers, launch = books.numbers(ordinal), books.launches[ordinal]
-    quiet = books.now - (launch.last_event_at or 0) > books.grace
-    if not numbers or not (books.succeeded(ordinal) or quiet):
+    if not numbers:
         return
     node = books.tree.nodes[ordinal]
     start = node.after + 1 if node.save is not None else numbers.first or 0
     for first, stop in Intervals.of([(start, (numbers.last or 0) + 1)]).minus(numbers):
+        if not (books.succeeded(ordinal) or books.overdue(launch.last_event_at or 0)):
+            return
         yield finding("update_gap", books.name(ordinal), first, expected=first, found=stop - 1)
 
 
@@ -120,7 +121,7 @@ def _missing_ranks(books: Books) -> list[dict[str, Any]]:
     found = []
     for row in incomplete.rows(books.connection, books.run.id, LARGEST_SCAN):
         later = (books.numbers(row.attempt).last or 0) > row.number
-        if books.succeeded(row.attempt) or (later and books.now - row.received_at > books.grace):
+        if books.succeeded(row.attempt) or (later and books.overdue(row.received_at)):
             found.append(
                 finding(
                     "missing_rank",

@@ -12,8 +12,10 @@ from ledger.domain.exposure import FATES, Fates, Matrix, exposure_of, extras_cou
 from ledger.domain.quantities import QUANTITIES
 from ledger.domain.trajectory import Save, accepted_on
 from ledger.services import data, registration
-from ledger.services.books import Books, Reports, open_books
+from ledger.services.books import Books, Reports, open_books, open_together, wait_for_lineage
+from ledger.services.course import course
 from ledger.services.findings import counts, findings
+from ledger.services.lineage import lineage
 from ledger.services.rates import rate
 from ledger.storage import durations, history, passing, registry, series
 from ledger.storage.store import Row
@@ -23,14 +25,21 @@ __all__ = [
     "Reports",
     "checkpoint_exposure",
     "checkpoints",
+    "course",
     "coverage",
+    "covered",
     "described",
     "exposure",
     "findings",
+    "lineage",
     "objective",
     "open_books",
+    "open_together",
+    "ranks_heard",
     "rate",
     "updates",
+    "wait_for_lineage",
+    "work",
 ]
 
 LARGEST_RANGES = 10_000
@@ -42,7 +51,20 @@ def described(books: Books) -> dict[str, Any]:
 
 
 def exposure(books: Books) -> dict[str, Any]:
-    """What became of every count of a run."""
+    """What became of every count of a run, and what does not fit."""
+    return {
+        **work(books),
+        "findings": counts(books),
+        "undecided": {
+            name: node.undecided
+            for ordinal, node in sorted(books.tree.nodes.items())
+            if node.undecided is not None and (name := books.name(ordinal)) is not None
+        },
+    }
+
+
+def work(books: Books) -> dict[str, Any]:
+    """What became of every count of a run: a pure function of the run at its offset, whatever the time of asking."""
     accepted = books.accepted
     counted = exposure_of(books.matrix)
     return {
@@ -58,13 +80,12 @@ def exposure(books: Books) -> dict[str, Any]:
         **counted,
         "evaluation": _evaluation(books),
         "passed_over": {"samples": _passed_over(books)},
-        "findings": counts(books),
-        "undecided": {
-            name: node.undecided
-            for ordinal, node in sorted(books.tree.nodes.items())
-            if node.undecided is not None and (name := books.name(ordinal)) is not None
-        },
     }
+
+
+def ranks_heard(books: Books) -> tuple[int, int | None]:
+    """How many ranks of the head have posted in it, and when the one was heard that has been silent longest."""
+    return (0, None) if books.head is None else registry.ranks_heard(books.connection, books.run.id, books.head)
 
 
 def _evaluation(books: Books) -> dict[str, int | None]:
@@ -81,6 +102,11 @@ def _passed_over(books: Books) -> int:
     """Positions jumped on purpose, in all attempts; ranks that post the same jump are one."""
     jumps = passing.passes_of(books.connection, books.run.id, books.launches)
     return sum(stop - start for _, _, _, _, start, stop in {(j.attempt, j.number, j.stream, j.epoch, j.start, j.stop) for j in jumps})
+
+
+def covered(books: Books) -> list[intervals.StreamCoverage]:
+    """The positions behind the coverage, as sets: what a picture is drawn from."""
+    return books.once(data.covered)
 
 
 def coverage(books: Books, cursor: str | None = None, limit: int = 1000) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The two databases, and all that differs between them."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ SQLITE_PRAGMAS = (
     "PRAGMA foreign_keys=ON",
     "PRAGMA cache_size=-16384",
 )
+STATEMENTS = ("select", "insert", "update", "delete")
 
 
 def normalised(url: str) -> URL:
@@ -53,3 +56,25 @@ def _on_begin(connection: Any) -> None:
     # A read transaction that is upgraded to a write fails as "database is locked": writers take the lock at once.
     writes = connection.get_execution_options().get("ledger_writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def tell_durations(engine: Engine, tell: Callable[[str, float], None]) -> None:
+    """From now on tells of each statement what it did (`select`, `insert`, `update`, `delete`, `other`) and its seconds."""
+
+    def before(_connection: Any, _cursor: Any, _statement: str, _parameters: Any, context: Any, _many: bool) -> None:
+        if context is not None:
+            context.ledger_began = time.perf_counter()
+
+    def after(_connection: Any, _cursor: Any, statement: str, _parameters: Any, context: Any, _many: bool) -> None:
+        if context is not None:
+            word = statement[:6].lower()
+            tell(word if word in STATEMENTS else "other", time.perf_counter() - context.ledger_began)
+
+    event.listen(engine, "before_cursor_execute", before)
+    event.listen(engine, "after_cursor_execute", after)
+
+
+def connections(engine: Engine) -> dict[str, int]:
+    """Connections of the pool: those in use, those that wait for use, and the most that there may be."""
+    pool: Any = engine.pool
+    return {"used": pool.checkedout(), "idle": pool.checkedin(), "most": pool.size() + pool._max_overflow}  # noqa: SLF001 - it has no other name

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, select, tuple_
+from sqlalchemy import Connection, Row, select
 
 from ledger.domain.coverage import Drawn
 from ledger.domain.errors import RunUnknown
@@ -18,13 +18,14 @@ from ledger.domain.quantities import QUANTITIES
 from ledger.domain.trajectory import Save, Start, Tree, tree_of
 from ledger.domain.updates import PART_OUTSIDE
 from ledger.storage import registry
-from ledger.storage.registry import Run
+from ledger.storage.registry import Launch, Run
 from ledger.storage.tables import attempt_states, drawn, early, saves, totals, updates
 
 PAGE = 1024
 """Update numbers of an attempt that are summed together; a checkpoint cuts a page where it lies."""
 
 PLAIN_LIMIT = 1024
+KEYS_TOGETHER = 500
 CLOSING = b"["
 
 
@@ -67,13 +68,16 @@ class AttemptState:
 
 def states(connection: Connection, run_id: int) -> dict[int, AttemptState]:
     """The kept state of each attempt."""
-    rows = connection.execute(select(attempt_states).where(attempt_states.c.run_id == run_id))
-    return {
-        row.attempt: AttemptState(
-            Intervals.of(json.loads(row.numbers)), Intervals.of(json.loads(row.recomputed)), tuple(json.loads(row.cuts))
-        )
-        for row in rows
-    }
+    return states_of_runs(connection, [run_id])[run_id]
+
+
+def states_of_runs(connection: Connection, run_ids: Iterable[int]) -> dict[int, dict[int, AttemptState]]:
+    """The kept state of each attempt of many runs."""
+    found: dict[int, dict[int, AttemptState]] = {run_id: {} for run_id in run_ids}
+    for row in connection.execute(select(attempt_states).where(attempt_states.c.run_id.in_(sorted(found)))):
+        numbers, recomputed = Intervals.of(json.loads(row.numbers)), Intervals.of(json.loads(row.recomputed))
+        found[row.run_id][row.attempt] = AttemptState(numbers, recomputed, tuple(json.loads(row.cuts)))
+    return found
 
 
 def _save(row: Row[Any]) -> Save:
@@ -92,8 +96,16 @@ def _save(row: Row[Any]) -> Save:
 
 def saves_of(connection: Connection, run_id: int) -> list[Save]:
     """Every save that events speak of."""
-    query = select(saves).where(saves.c.run_id == run_id).order_by(saves.c.attempt, saves.c.update, saves.c.checkpoint)
-    return [_save(row) for row in connection.execute(query)]
+    return saves_of_runs(connection, [run_id])[run_id]
+
+
+def saves_of_runs(connection: Connection, run_ids: Iterable[int]) -> dict[int, list[Save]]:
+    """Every save that events of many runs speak of."""
+    found: dict[int, list[Save]] = {run_id: [] for run_id in run_ids}
+    query = select(saves).where(saves.c.run_id.in_(sorted(found))).order_by(saves.c.attempt, saves.c.update, saves.c.checkpoint)
+    for row in connection.execute(query):
+        found[row.run_id].append(_save(row))
+    return found
 
 
 def fork_save(connection: Connection, run: Run, below: frozenset[int] = frozenset()) -> Save | None:
@@ -128,12 +140,24 @@ def fork_source(connection: Connection, run: Run, below: frozenset[int] = frozen
 
 def tree(connection: Connection, run: Run, below: frozenset[int] = frozenset()) -> Tree:
     """The run's attempts and how they follow each other."""
-    kept = states(connection, run.id)
+    launches = registry.launches(connection, run.id)
+    return tree_from(connection, run, launches, states(connection, run.id), saves_of(connection, run.id), below)
+
+
+def tree_from(
+    connection: Connection,
+    run: Run,
+    launches: Iterable[Launch],
+    kept: Mapping[int, AttemptState],
+    found: Iterable[Save],
+    below: frozenset[int] = frozenset(),
+) -> Tree:
+    """The same, where all but what the run was forked from has been read already."""
     attempts = [
         replace(launch.attempt, numbers=kept[launch.attempt.ordinal].numbers) if launch.attempt.ordinal in kept else launch.attempt
-        for launch in registry.launches(connection, run.id)
+        for launch in launches
     ]
-    return tree_of(attempts, saves_of(connection, run.id), fork_save(connection, run, below), run.forked_from is not None)
+    return tree_of(attempts, found, fork_save(connection, run, below), run.forked_from is not None)
 
 
 def quantities_of(row: Any) -> tuple[dict[str, int], dict[str, int]]:
@@ -146,22 +170,17 @@ def quantities_of(row: Any) -> tuple[dict[str, int], dict[str, int]]:
 
 def totals_of(connection: Connection, run_id: int) -> list[Total]:
     """The totals of all intervals of a run; as many as there are pages and checkpoints."""
-    query = select(totals).where(totals.c.run_id == run_id).order_by(totals.c.attempt, totals.c.first)
-    return [
-        Total(
-            row.attempt,
-            row.first,
-            row.outcome,
-            row.reason or None,
-            row.recomputed,
-            row.updates,
-            row.attempts,
-            *quantities_of(row),
-            row.seconds,
-            json.loads(row.extras),
-        )
-        for row in connection.execute(query)
-    ]
+    return totals_of_runs(connection, [run_id])[run_id]
+
+
+def totals_of_runs(connection: Connection, run_ids: Iterable[int]) -> dict[int, list[Total]]:
+    """The totals of all intervals of many runs."""
+    found: dict[int, list[Total]] = {run_id: [] for run_id in run_ids}
+    query = select(totals).where(totals.c.run_id.in_(sorted(found))).order_by(totals.c.attempt, totals.c.first)
+    for row in connection.execute(query):
+        place = (row.attempt, row.first, row.outcome, row.reason or None, row.recomputed, row.updates, row.attempts)
+        found[row.run_id].append(Total(*place, *quantities_of(row), row.seconds, json.loads(row.extras)))
+    return found
 
 
 def is_attempt(outcome: str, part: int) -> bool:
@@ -189,10 +208,12 @@ def early_keys(connection: Connection, run_id: int, saves_asked: Iterable[Save |
     """The groups that lie before one of those saves though their number is higher, with those saves."""
     c = early.c
     found: dict[GroupKey, set[SaveKey]] = {}
-    for save in {save.key: save for save in saves_asked if save is not None}.values():
-        mine = (c.run_id == run_id, c.attempt == save.attempt, c.checkpoint == save.checkpoint, c.update == save.update)
-        for row in connection.execute(select(c.number, c.part, c.retry).where(*mine)):
-            found.setdefault((save.attempt, row.number, row.part, row.retry), set()).add(save.key)
+    asked = {save.key for save in saves_asked if save is not None}
+    owners = sorted({attempt for attempt, _, _ in asked})
+    for row in connection.execute(select(early).where(c.run_id == run_id, c.attempt.in_(owners))):
+        key = (row.attempt, row.checkpoint, row.update)
+        if key in asked:
+            found.setdefault((row.attempt, row.number, row.part, row.retry), set()).add(key)
     return {key: frozenset(named) for key, named in found.items()}
 
 
@@ -200,9 +221,16 @@ def rows_of_keys(connection: Connection, run_id: int, keys: Sequence[GroupKey]) 
     """The rows of those groups."""
     c = updates.c
     rows: list[Row[Any]] = []
-    for begin in range(0, len(keys), 200):
-        wanted = tuple_(c.attempt, c.number, c.part, c.retry).in_(keys[begin : begin + 200])
-        rows += connection.execute(select(updates).where(c.run_id == run_id, wanted)).all()
+    wanted: dict[int, dict[int, set[tuple[int, int]]]] = {}
+    for attempt, number, part, retry in keys:
+        wanted.setdefault(attempt, {}).setdefault(number, set()).add((part, retry))
+    # An attempt and its numbers are looked up by the key; whole keys in a list are not, on SQLite.
+    for attempt, tries in wanted.items():
+        numbers = sorted(tries)
+        for begin in range(0, len(numbers), KEYS_TOGETHER):
+            place = (c.run_id == run_id, c.attempt == attempt, c.number.in_(numbers[begin : begin + KEYS_TOGETHER]))
+            found = connection.execute(select(updates).where(*place).order_by(c.number, c.part, c.retry))
+            rows += [row for row in found if (row.part, row.retry) in tries[row.number]]
     return rows
 
 

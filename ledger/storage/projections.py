@@ -11,11 +11,12 @@ from sqlalchemy import Connection, Table, delete, func, insert, select, update
 from ledger.domain.checkpoints import CheckpointRow
 from ledger.domain.columns import Events
 from ledger.domain.coverage import CLASS_OF_OUTCOME
+from ledger.domain.envelopes import envelopes_of, series_of
 from ledger.domain.intervals import Intervals
 from ledger.domain.objective import label, larger_gap
 from ledger.domain.quantities import QUANTITIES
 from ledger.domain.trajectory import Save
-from ledger.domain.updates import PART_OUTSIDE
+from ledger.domain.updates import PART_OUTSIDE, PART_UPDATE
 from ledger.storage.history import PAGE, AttemptState, is_attempt, pack_ranges, unpack
 from ledger.storage.tables import (
     PROJECTIONS,
@@ -66,12 +67,6 @@ def behind(connection: Connection, limit: int) -> list[tuple[str, str]]:
     """Runs (project, name) with entries that their projections do not reflect yet."""
     query = select(runs.c.project, runs.c.name).join(projected, projected.c.run_id == runs.c.id).where(projected.c.entries < runs.c.entries)
     return [(project, name) for project, name in connection.execute(query.limit(limit))]
-
-
-def lag(connection: Connection) -> int:
-    """Entries of all runs that no projection reflects yet."""
-    query = select(func.coalesce(func.sum(runs.c.entries - projected.c.entries), 0)).join(projected, projected.c.run_id == runs.c.id)
-    return int(connection.execute(query).scalar_one())
 
 
 def _insert(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -233,7 +228,7 @@ def _page_totals(
 
 
 def _extras(members: Sequence[Any]) -> dict[str, Any]:
-    """What a report says of the objective without reading single updates."""
+    """What a report says of the objective and of the course of the run without reading single updates."""
     verdicts: dict[str, int] = {}
     gap: Mapping[str, Any] | None = None
     last: list[Any] | None = None
@@ -251,6 +246,7 @@ def _extras(members: Sequence[Any]) -> dict[str, Any]:
         "verdicts": verdicts,
         "gap": gap,
         "last": last,
+        "envelopes": envelopes_of(series_of([row for row in members if row.part == PART_UPDATE])),
     }
     return {name: value for name, value in unscheduled.items() if value}
 

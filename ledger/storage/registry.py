@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, tuple_, update
 
 from ledger.domain.errors import AttemptUnknown, RunUnknown
 from ledger.domain.intervals import Intervals
 from ledger.domain.layout import Layout, layout_of
 from ledger.domain.trajectory import Attempt, Resume
-from ledger.storage.tables import attempts, runs, streams
+from ledger.storage.tables import attempts, journal, projected, runs, streams
 
 
 def plain(value: Any) -> str:
@@ -90,6 +90,73 @@ def runs_after(connection: Connection, project: str | None, after: tuple[str, st
     return [_run(row) for row in connection.execute(query.order_by(c.project, c.name).limit(limit))]
 
 
+def projects(connection: Connection) -> list[str]:
+    """The projects that have runs."""
+    return list(connection.execute(select(runs.c.project).distinct().order_by(runs.c.project)).scalars())
+
+
+def ordered_runs(connection: Connection, project: str | None, newest_first: bool, skipped: int, limit: int) -> tuple[list[Run], int]:
+    """Runs by their last entry or by name, behind so many of them; and how many there are in all."""
+    c = runs.c
+    chosen = [c.project == project] if project is not None else []
+    order = (c.last_entry_at.desc(), c.id.desc()) if newest_first else (c.project, c.name)
+    found = [_run(row) for row in connection.execute(select(runs).where(*chosen).order_by(*order).offset(skipped).limit(limit))]
+    return found, int(connection.execute(select(func.count()).select_from(runs).where(*chosen)).scalar_one())
+
+
+def runs_reflected(connection: Connection, run_ids: Iterable[int]) -> list[tuple[Run, int]]:
+    """Those runs, each with the last offset that its projections reflect."""
+    query = select(runs, projected.c.entries.label("reflected")).join(projected, projected.c.run_id == runs.c.id)
+    return [(_run(row), row.reflected) for row in connection.execute(query.where(runs.c.id.in_(sorted(run_ids))))]
+
+
+def newest_runs(connection: Connection, since: int, most: int) -> tuple[list[Run], int]:
+    """The runs with an entry since a moment, newest first and no more than asked for; and how many there are in all."""
+    c = runs.c
+    query = select(runs, func.count().over().label("in_all")).where(c.last_entry_at >= since).order_by(c.last_entry_at.desc(), c.id.desc())
+    # One row more than none, so that their number is told even where none is asked for.
+    rows = connection.execute(query.limit(max(1, most))).all()
+    return [_run(row) for row in rows[:most]], rows[0].in_all if rows else 0
+
+
+def sources_of(connection: Connection, found: Iterable[Run]) -> dict[tuple[str, str], Run]:
+    """The runs that those were forked from, and so on upwards, by name; one read for each step."""
+    known: dict[tuple[str, str], Run] = {}
+    above = {(run.forked_from["project"], run.forked_from["run"]) for run in found if run.forked_from is not None}
+    while above:
+        rows = connection.execute(select(runs).where(tuple_(runs.c.project, runs.c.name).in_(sorted(above))))
+        new = {(run.project, run.name): run for run in map(_run, rows)}
+        known |= new
+        above = {(run.forked_from["project"], run.forked_from["run"]) for run in new.values() if run.forked_from is not None} - known.keys()
+    return known
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A run whose projections do not reflect its last entries: how many, and when the oldest of those was received."""
+
+    project: str
+    name: str
+    entries: int
+    since: int
+
+
+def behind(connection: Connection) -> list[Behind]:
+    """All runs whose projections are behind."""
+    oldest = select(func.min(journal.c.received_at)).where(journal.c.run_id == runs.c.id, journal.c.first_entry > projected.c.entries)
+    columns = (runs.c.project, runs.c.name, runs.c.entries - projected.c.entries, oldest.scalar_subquery())
+    query = select(*columns).join(projected, projected.c.run_id == runs.c.id).where(projected.c.entries < runs.c.entries)
+    return [Behind(*row) for row in connection.execute(query)]
+
+
+def ranks_heard(connection: Connection, run_id: int, attempt: int) -> tuple[int, int | None]:
+    """How many ranks of an attempt have posted, and when the one was heard that has been silent longest."""
+    c = streams.c
+    last = select(func.max(c.last_event_at).label("at")).where(c.run_id == run_id, c.attempt == attempt).group_by(c.rank).subquery()
+    ranks, slowest = connection.execute(select(func.count(), func.min(last.c.at)).select_from(last)).one()
+    return ranks, slowest
+
+
 def forks_of(connection: Connection, run: Run) -> list[dict[str, str]]:
     """The runs that began from a checkpoint of this run."""
     query = select(runs.c.project, runs.c.name).where(runs.c.fork_project == run.project, runs.c.fork_run == run.name)
@@ -112,6 +179,14 @@ def _launch(row: Row[Any]) -> Launch:
 def launches(connection: Connection, run_id: int) -> list[Launch]:
     """The attempts of a run in the order of opening."""
     return [_launch(row) for row in connection.execute(select(attempts).where(attempts.c.run_id == run_id).order_by(attempts.c.ordinal))]
+
+
+def launches_of_runs(connection: Connection, run_ids: Iterable[int]) -> dict[int, list[Launch]]:
+    """The attempts of many runs, each in the order of opening."""
+    found: dict[int, list[Launch]] = {run_id: [] for run_id in run_ids}
+    for row in connection.execute(select(attempts).where(attempts.c.run_id.in_(sorted(found))).order_by(attempts.c.ordinal)):
+        found[row.run_id].append(_launch(row))
+    return found
 
 
 def find_launch(connection: Connection, run: Run, name: str) -> Launch:

@@ -1,11 +1,12 @@
-"""Single updates, a page at a time or spread evenly over their whole range."""
+"""Single updates: a page at a time, all of a range, or spread evenly over their whole range."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Row, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, select, tuple_
 
+from ledger.domain.exposure import ATTEMPTED_OUTCOMES
 from ledger.domain.intervals import Intervals
 from ledger.domain.updates import PART_UPDATE
 from ledger.storage.tables import updates
@@ -22,7 +23,23 @@ def page(connection: Connection, run_id: int, after: tuple[Any, ...] | None, lim
     return list(connection.execute(query.order_by(_c.attempt, _c.number, _c.retry).limit(limit)))
 
 
-def spread(connection: Connection, run_id: int, numbers: Mapping[int, Intervals], points: int) -> list[Row[Any]]:
+def between(connection: Connection, run_id: int, attempt: int, first: int, last: int) -> list[Row[Any]]:
+    """What a chart shows of an attempt's updates from one number to another, tries in order."""
+    quantities = [_c[f"{what}_{name}"] for what in ("known", "unknown") for name in ("valid_targets", "input_slots", "consumed_tokens")]
+    losses = (_c.token_mean, _c.mean_of_rank_means, _c.mean_of_microbatch_means, _c.reported_loss)
+    columns = (_c.number, _c.outcome, *quantities, *losses)
+    place = (_c.run_id == run_id, _c.attempt == attempt, _c.number >= first, _c.number <= last)
+    query = select(*columns).where(*place, _c.part == PART_UPDATE, _c.outcome.in_(ATTEMPTED_OUTCOMES))
+    return list(connection.execute(query.order_by(_c.number, _c.retry)))
+
+
+BATCH = (_c.attempt, _c.number, _c.outcome, _c.known_valid_targets, _c.unknown_valid_targets)
+"""What the valid-token batch of an update is read from."""
+
+
+def spread(
+    connection: Connection, run_id: int, numbers: Mapping[int, Intervals], points: int, columns: Sequence[ColumnElement[Any]] = (*_c,)
+) -> list[Row[Any]]:
     """Updates at evenly spaced places of all attempted numbers, the first and the last among them."""
     spans = [(attempt, start, stop) for attempt, members in numbers.items() for start, stop in members]
     sizes = np.array([stop - start for _, start, stop in spans], dtype=np.int64)
@@ -38,7 +55,7 @@ def spread(connection: Connection, run_id: int, numbers: Mapping[int, Intervals]
     found: dict[tuple[int, int], Row[Any]] = {}
     for attempt, wanted in chosen.items():
         for begin in range(0, len(wanted), NUMBERS_TOGETHER):
-            query = select(updates).where(_c.run_id == run_id, _c.attempt == attempt, _c.part == PART_UPDATE)
+            query = select(*columns).where(_c.run_id == run_id, _c.attempt == attempt, _c.part == PART_UPDATE)
             rows = connection.execute(query.where(_c.number.in_(wanted[begin : begin + NUMBERS_TOGETHER])).order_by(_c.number, _c.retry))
             # Of several tries at a number the last one stands for it.
             found |= {(attempt, row.number): row for row in rows}

@@ -1,8 +1,9 @@
 """One use case, one transaction: the only place that begins and commits."""
 
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import Connection, Engine, Row
@@ -10,7 +11,7 @@ from sqlalchemy.exc import DatabaseError, IntegrityError, InterfaceError, Operat
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 from ledger.domain.errors import DatabaseUnavailable
-from ledger.storage.engine import is_embedded
+from ledger.storage.engine import connections, is_embedded, tell_durations
 
 __all__ = ["Connection", "Engine", "Overtaken", "Row", "Store"]
 
@@ -39,6 +40,16 @@ class Store:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._turns: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
+        self._tell: Callable[[str, float], None] = lambda _operation, _seconds: None
+
+    def tell_durations(self, tell: Callable[[str, float], None]) -> None:
+        """From now on tells of each statement and commit what it was and its seconds."""
+        tell_durations(self.engine, tell)
+        self._tell = tell
+
+    def connections(self) -> dict[str, int]:
+        """Connections to the database that are in use, that wait for use, and the most that there may be."""
+        return connections(self.engine)
 
     def turn(self, project: str, run: str) -> threading.Lock:
         """The lock by which threads of this process take turns at work that only one of them need do for a run."""
@@ -64,5 +75,8 @@ class Store:
         """
         with faults_named(), self.engine.connect() as connection:
             connection = connection.execution_options(ledger_writes=True)
-            with connection.begin():
+            with connection.begin() as transaction:
                 yield connection
+                began = time.perf_counter()
+                transaction.commit()
+                self._tell("commit", time.perf_counter() - began)

@@ -7,6 +7,10 @@ from ledger.domain.exposure import BUCKETS
 
 Json = Mapping[str, Any]
 UNKNOWN = "unknown"
+NOTHING = "\N{EN DASH}"
+"""In place of a figure that there is none of."""
+MOST_STRETCHES = 6
+"""A sentence names no more stretches of a trajectory; a list has them all."""
 LEAST_SHOWN_PERCENT = 0.05
 """What lies below would be shown as 0.0 %."""
 
@@ -48,6 +52,36 @@ def moment(text: str | None) -> str:
     return "" if text is None else f"{text[:19].replace('T', ' ')} UTC"
 
 
+def between(low: str, high: str) -> str:
+    """Two figures as what lies between them.
+
+    >>> len(between("1", "2"))
+    3
+    """
+    return f"{low}\N{EN DASH}{high}"
+
+
+def span_words(start: int, stop: int) -> str:
+    """A half-open range.
+
+    >>> span_words(7, 8)
+    '7'
+    """
+    return f"{start:,}" if stop == start + 1 else f"{start:,} \N{EN DASH} {stop:,}"
+
+
+def age(seconds: float) -> str:
+    """How long ago something was, in its largest whole unit.
+
+    >>> age(0.4), age(61), age(7300), age(200_000)
+    ('just now', '1 min ago', '2 h ago', '2 days ago')
+    """
+    for size, words in ((172_800, "days"), (3600, "h"), (60, "min"), (1, "s")):
+        if seconds >= size:
+            return f"{int(seconds // (86_400 if words == 'days' else size)):,} {words} ago"
+    return "just now"
+
+
 def counted(count: int, singular: str, plural: str) -> str:
     """A number with its noun.
 
@@ -65,6 +99,8 @@ def trajectory_sentence(exposure: Json) -> str:
     parts = [stretch_words(segment, nothing) for segment in exposure["trajectory"]]
     parts = [f"{segment['attempt']} ({words})" for segment, words in zip(exposure["trajectory"], parts, strict=True)]
     head = exposure["as_of"].get("head")
+    if len(parts) > MOST_STRETCHES:
+        parts = [*parts[: MOST_STRETCHES // 2], f"{len(parts) - MOST_STRETCHES // 2 - 1:,} more attempts", parts[-1]]
     return f"The trajectory is {', then '.join(parts)}" + (f"; the head is {head}." if head else ".")
 
 
@@ -142,5 +178,5 @@ def width(spans: Sequence[Sequence[int]]) -> int:
 def finding_place(finding: Json) -> str:
     """Where a finding lies."""
     parts = [str(finding["attempt"])] if finding.get("attempt") else []
-    parts += [f"{name} {finding[name]}" for name in ("update", "rank") if finding.get(name) is not None]
+    parts += [f"{name} {finding[name]:,}" for name in ("update", "rank") if finding.get(name) is not None]
     return ", ".join(parts)

@@ -13,7 +13,6 @@ from server import LedgerServer
 
 UPDATES = 120
 DIES_AT = 85
-OUTAGES = 2
 RUN = "/v1/projects/acceptance/runs/recorded"
 QUANTITIES = ("input_slots", "consumed_tokens", "valid_targets", "samples")
 SAID = ("outcome", "microbatches", "loss_sum", "ranges")
@@ -116,11 +115,10 @@ def test_the_report_is_what_was_recorded(database_url: str, tmp_path: Path) -> N
     spool = tmp_path / "spool"
     with LedgerServer(database_url, tmp_path / "service.log") as service:
         with trainer(0, service.url, spool, 0) as lasting, trainer(1, service.url, spool, DIES_AT) as dying:
-            for _ in range(OUTAGES):
-                time.sleep(0.3)
-                service.kill()
-                time.sleep(0.2)
-                service.start()
+            # It takes time to start: the ranks go on meanwhile, and one of them dies.
+            time.sleep(0.3)
+            service.kill()
+            service.start()
             assert dying.stdout is not None
             assert lasting.stdout is not None
             assert "open\n" in iter(dying.stdout.readline, "")

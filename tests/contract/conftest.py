@@ -11,9 +11,10 @@ from worked_example import play
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """A service that has seen the worked example."""
+    """A service that has seen the worked example, with an empty run beside it."""
     with running(tmp_path_factory.mktemp("ledger")) as service:
         play(service)
+        service.put("/v1/projects/default/runs/twin", json={}).raise_for_status()
         yield service
 
 

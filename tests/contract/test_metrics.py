@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from sqlalchemy import event
+from sqlalchemy import event, text
 from starlette.testclient import TestClient
 
 from ledger.domain.exposure import BUCKETS
 from ledger.domain.findings import KINDS
 from ledger.domain.quantities import UNITS
+from ledger.metrics import exposition
 from ledger.metrics.catalogue import COUNTED, PROCESS_FAMILIES, RUN_FAMILIES
 from presence import missing
 from service import running
@@ -60,7 +62,12 @@ def test_the_worked_example_in_a_scrape(client: TestClient) -> None:
     assert value(client, "latest_update") == 7
     assert value(client, "accepted_update") == 7
     assert value(client, "restarts_total") == 1
-    assert value(client, "ranks_expected") == 2
+    assert value(client, "checkpoints_accepted_total") == 2
+    assert (value(client, "ranks_expected"), value(client, "ranks_reporting")) == (2, 2)
+    slowest, last = value(client, "slowest_rank_event_timestamp_seconds"), value(client, "last_event_timestamp_seconds")
+    assert slowest is not None
+    assert last is not None
+    assert slowest <= last <= time.time()
     assert value(client, "preserved_ratio") == 0.7
     assert [value(client, "run_status", status=status) for status in ("running", "stalled", "ended")] == [0, 0, 1]
 
@@ -154,15 +161,6 @@ def test_runs_leave_after_the_grace_time(tmp_path: Path) -> None:
         assert scalar(client, "omitted_runs") == 0
 
 
-def test_one_reading_serves_scrapes_for_a_moment(tmp_path: Path) -> None:
-    with running(tmp_path) as client:
-        opened(client, "first")
-    with running(tmp_path, metrics_cache_seconds=3600) as client:
-        assert exported(client) == {"first"}
-        opened(client, "second")
-        assert exported(client) == {"first"}
-
-
 def test_what_is_unknown_has_no_sample_and_is_counted(tmp_path: Path) -> None:
     with running(tmp_path) as client:
         opened(client, "demo")
@@ -193,26 +191,136 @@ def statements(client: TestClient) -> Iterator[list[str]]:
 
 
 def budget(client: TestClient) -> int:
-    """How many statements a scrape takes, with all projections caught up."""
-    client.get("/metrics")
+    """How many statements a scrape takes that reads the ledger itself."""
     with statements(client) as found:
         assert client.get("/metrics").status_code == 200
     return len([statement for statement in found if not statement.startswith(("BEGIN", "COMMIT", "ROLLBACK"))])
 
 
-def test_a_scrape_costs_statements_by_runs_and_never_by_updates(tmp_path: Path) -> None:
+def settled(client: TestClient, *runs: str) -> None:
+    """Waits until the projections of those runs are caught up: a report does that."""
+    for run in runs:
+        expect(client.get(f"/v1/projects/default/runs/{run}/exposure"))
+
+
+def more(client: TestClient, run: str, updates: range) -> None:
+    """The run goes on."""
+    for rank in (0, 1):
+        block = columns(1000 + updates.start, dict.fromkeys(updates, "applied"), rank)
+        block["started_at"] = ["2026-01-01T00:00:00Z"] * len(updates)
+        expect(client.post(f"/v1/projects/default/runs/{run}/attempts/a1/events", json=batch(rank, updates=block)))
+    settled(client, run)
+
+
+def test_a_reading_costs_a_few_statements_for_each_run_that_has_changed(tmp_path: Path) -> None:
+    runs = [f"run{number}" for number in range(5)]
     with running(tmp_path, projection_interval_seconds=60) as client:
-        opened(client, "one", updates=3)
-        few = budget(client)
-        opened(client, "one-more", updates=1)
-        two = budget(client)
-        at = "/v1/projects/default/runs/one/attempts/a1/events"
-        for rank in (0, 1):
-            block = columns(1000, dict.fromkeys(range(4, 404), "applied"), rank)
-            block["started_at"] = ["2026-01-01T00:00:00Z"] * 400
-            expect(client.post(at, json=batch(rank, updates=block)))
-        assert budget(client) == two
-        assert two - few <= 40
+        for run in runs:
+            opened(client, run, updates=3)
+        settled(client, *runs)
+        budget(client)
+        assert budget(client) == UNCHANGED_STATEMENTS
+        more(client, "run0", range(4, 6))
+        one = budget(client)
+        more(client, "run0", range(6, 406))
+        assert budget(client) == one
+        for run in ("run1", "run2", "run3"):
+            more(client, run, range(4, 6))
+        three = budget(client)
+        assert (three - one) / 2 <= MOST_STATEMENTS_A_RUN
+        assert one <= UNCHANGED_STATEMENTS + TOGETHER_STATEMENTS + MOST_STATEMENTS_A_RUN
+        assert budget(client) == UNCHANGED_STATEMENTS
+
+
+UNCHANGED_STATEMENTS = 2
+"""Which runs there are and at which offset; how far reports lag."""
+TOGETHER_STATEMENTS = 5
+"""Runs, attempts, states, checkpoints and totals of all changed runs at once."""
+MOST_STATEMENTS_A_RUN = 13
+
+
+def test_a_scrape_shows_what_was_posted_before_it(tmp_path: Path) -> None:
+    with running(tmp_path, metrics_cache_seconds=3600) as client:
+        assert exported(client) == set()
+        opened(client, "first")
+        assert exported(client) == {"first"}
+
+
+def test_a_scrape_leaves_many_changed_runs_to_the_background(tmp_path: Path) -> None:
+    with running(tmp_path, metrics_cache_seconds=3600) as client:
+        opened(client, "first")
+        assert exported(client) == {"first"}
+        for number in range(exposition.FEW_RUNS + 1):
+            opened(client, f"run-{number}")
+        assert exported(client) == {"first"}
+
+
+def test_the_reading_is_renewed_in_the_background(tmp_path: Path) -> None:
+    runs = {f"run-{number}" for number in range(exposition.FEW_RUNS + 1)}
+    with running(tmp_path, metrics_cache_seconds=0.05) as client:
+        for run in runs:
+            opened(client, run)
+        deadline = time.monotonic() + 20
+        while exported(client) != runs and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert exported(client) == runs
+        read_at = scalar(client, "snapshot_timestamp_seconds")
+        assert 0 <= time.time() - read_at < 20
+
+
+def test_the_service_says_what_it_takes(client: TestClient) -> None:
+    found = samples(client)
+    counted = "training_ledger_database_operation_duration_seconds_count"
+    operations = {dict(labels)["operation"] for name, labels in found if name == counted}
+    assert {"select", "insert", "update", "delete", "commit"} <= operations
+    states = {dict(labels)["state"]: count for (name, labels), count in found.items() if name == "training_ledger_database_connections"}
+    assert states.keys() == {"used", "idle", "most"}
+    assert states["used"] + states["idle"] <= states["most"]
+    assert scalar(client, "queue_limit_batches") == 64
+    assert (scalar(client, "projection_lag_events"), scalar(client, "projection_lag_seconds")) == (0, 0)
+
+
+def test_what_no_report_reflects_yet_is_counted(tmp_path: Path) -> None:
+    with running(tmp_path, projection_interval_seconds=60) as client:
+        opened(client, "late")
+        # The run, its attempt, and an update of each rank.
+        assert scalar(client, "projection_lag_events") == 4
+        assert scalar(client, "projection_lag_events") == 0
+        opened(client, "later")
+        assert 0 < scalar(client, "projection_lag_seconds") < 60
+
+
+def test_a_process_that_cannot_read_the_ledger_says_so(tmp_path: Path) -> None:
+    with running(tmp_path) as client:
+        opened(client, "first")
+        assert scalar(client, "readable") == 1
+        with client.app.state.running.store.engine.begin() as connection:  # type: ignore[attr-defined]
+            connection.execute(text("ALTER TABLE runs RENAME TO elsewhere"))
+        left = {name for name, _ in samples(client)}
+        assert scalar(client, "readable") == 0
+        assert not {f"training_ledger_{name}" for name in RUN_NAMES} & left
+        assert client.get("/metrics/runs").status_code == 503
+
+
+def test_a_reading_that_fails_leaves_the_last_one_in_place(tmp_path: Path) -> None:
+    with running(tmp_path) as client:
+        opened(client, "first")
+    with running(tmp_path, metrics_cache_seconds=0.05) as client:
+        assert exported(client) == {"first"}
+        with client.app.state.running.store.engine.begin() as connection:  # type: ignore[attr-defined]
+            connection.execute(text("ALTER TABLE runs RENAME TO elsewhere"))
+        time.sleep(0.3)
+        assert exported(client) == {"first"}
+        assert scalar(client, "readable") == 1
+
+
+@pytest.mark.parametrize("accept", ["application/openmetrics-text; version=9.9", "APPLICATION/OpenMetrics-Text;version=x;escaping=dots"])
+def test_whatever_is_asked_for_there_are_two_forms(client: TestClient, accept: str) -> None:
+    asked, usual = (client.get("/metrics/runs", headers={"Accept": words}) for words in (accept, OPENMETRICS["Accept"]))
+    assert asked.headers["content-type"] == usual.headers["content-type"]
+    assert {line for line in asked.text.splitlines() if line.startswith("#")} == {
+        line for line in usual.text.splitlines() if line.startswith("#")
+    }
 
 
 def test_invented_methods_share_a_label(client: TestClient) -> None:

@@ -10,7 +10,8 @@ from pydantic import BaseModel
 from starlette.testclient import TestClient
 
 from ledger.api import problems, refusals
-from ledger.api.schemas import answers
+from ledger.api.schemas import answers, courses, records
+from ledger.api.schemas import lab as lab_answers
 from ledger.domain import errors
 from ledger.domain.errors import LedgerError
 from ledger.domain.events import KINDS
@@ -30,11 +31,17 @@ CALLS = {
     ("get", f"{AT}/exposure"),
     ("get", f"{AT}/coverage"),
     ("get", f"{AT}/updates"),
+    ("get", f"{AT}/course"),
+    ("get", f"{AT}/trajectory"),
     ("get", f"{AT}/objective"),
     ("get", f"{AT}/rates"),
     ("get", f"{AT}/findings"),
     ("get", f"{AT}/checkpoints"),
     ("get", f"{AT}/checkpoints/{{checkpoint}}/exposure"),
+    ("get", f"{AT}/record"),
+    ("get", "/v1/compare"),
+    ("get", "/v1/lab/binomial"),
+    ("get", "/v1/lab/ranks"),
     ("get", "/metrics"),
     ("get", "/metrics/runs"),
     ("get", "/healthz"),
@@ -49,12 +56,19 @@ ANSWERS: dict[str, type[BaseModel]] = {
     f"{RUN}/coverage": answers.Coverage,
     f"{RUN}/updates": answers.UpdateList,
     f"{RUN}/updates?points=3": answers.UpdateList,
+    f"{RUN}/course": courses.Course,
+    f"{RUN}/course?first=2&last=6&points=2": courses.Course,
+    f"{RUN}/trajectory": courses.AttemptTree,
     f"{RUN}/objective": answers.Objective,
     f"{RUN}/rates": answers.Rates,
     f"{RUN}/rates?quantity=updates&work=preserved&time=update,downtime&window=attempt:a2&per=accelerator": answers.Rates,
     f"{RUN}/findings": answers.FindingList,
     f"{RUN}/checkpoints": answers.CheckpointList,
     f"{RUN}/checkpoints/c4/exposure": answers.CheckpointExposure,
+    f"{RUN}/record": records.Record,
+    "/v1/compare?run=default/demo&run=default/twin&at=valid_targets&points=3": records.Comparison,
+    "/v1/lab/binomial?p=0.5&n=20": lab_answers.BinomialAnswer,
+    "/v1/lab/ranks?valid_targets=30&valid_targets=0&loss_sum=60&loss_sum=0": lab_answers.WeighedAnswer,
 }
 
 

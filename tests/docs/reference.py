@@ -1,6 +1,8 @@
 """The reference pages, made from the code that they describe: `python -m tests.docs.reference --write` writes them anew."""
 
 import argparse
+import re
+import textwrap
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
@@ -8,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+import yaml
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -17,10 +20,13 @@ from ledger.cli import app
 from ledger.config import Settings
 from ledger.domain import errors
 from ledger.domain.errors import LedgerError
+from ledger.domain.findings import ADVICE, KINDS, MESSAGES
 from ledger.metrics import catalogue
 from ledger.metrics.catalogue import PROCESS_FAMILIES, RUN_FAMILIES, Family
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+RULES = ROOT / "deploy" / "prometheus" / "rules"
 MADE = "<!-- Made from the code by `python -m tests.docs.reference --write`; edit that, not this page. -->"
 BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 CHOICES = typing.Literal
@@ -35,6 +41,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]
     """A Markdown table."""
     lines = [columns, ["---"] * len(columns), *rows]
     return ["| " + " | ".join(cell(value) for value in line) + " |" for line in lines]
+
+
+def wrapped(text: str) -> list[str]:
+    """A paragraph in lines of the usual width."""
+    return textwrap.wrap(" ".join(text.split()), 132, break_long_words=False, break_on_hyphens=False)
 
 
 def refusal_classes() -> list[type[LedgerError]]:
@@ -87,9 +98,28 @@ def metrics_page() -> list[str]:
         "",
         "`/metrics` has the families of runs and those of the server process; `/metrics/runs` has the former alone, which are read from",
         "the database and so are the same whichever replica or worker is asked. Both come as Prometheus text or, by `Accept`, as",
-        "OpenMetrics. A configuration for a Prometheus on the same machine is in `deploy/prometheus/prometheus.yml`.",
+        "OpenMetrics.",
+        "",
+        *wrapped(
+            """A configuration for a Prometheus on the same machine is in `deploy/prometheus/prometheus.yml`, with rules whose alerts
+            [alerts.md](alerts.md) explains. Dashboards for Grafana are in `deploy/grafana`, made by
+            `python -m deploy.grafana.build --write`. Every expression in them is tested against a Prometheus that scrapes a run; no Grafana
+            server was at hand, so how the panels look there has not been seen."""
+        ),
         "",
         *rules,
+        "",
+        "## How old a scrape may be",
+        "",
+        *wrapped(
+            """A scrape shows the ledger as it stands where at most eight runs have changed: it reads these again,
+            and nothing else. Where more have changed it hands out the last reading, which is renewed in the background every
+            `LEDGER_METRICS_CACHE_SECONDS`, or after three times what the last reading took where that is longer; so a value is at most
+            as old as that pause and one reading together, and `training_ledger_snapshot_timestamp_seconds` says when it was read. A run
+            has changed when it has new entries, or when a moment has come that its books named: a grace that ended, a silence that
+            became long. Each run is of one offset. After five minutes without a scrape the reading in the background stops, and the next
+            scrape waits for one, as it does where none has succeeded for a minute, and always where the setting is 0."""
+        ),
         "",
         "## Families of runs",
         "",
@@ -211,9 +241,57 @@ def cli_page() -> list[str]:
     ]
 
 
+def alerts() -> list[dict[str, Any]]:
+    """Every alert that the project ships."""
+    files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(RULES.glob("*.yml"))]
+    return [rule for file in files for group in file["groups"] for rule in group["rules"] if "alert" in rule]
+
+
+def alerts_page() -> list[str]:
+    """What the alerts mean, and what to do."""
+    rows = [(f"[{a['alert']}](#{a['alert'].lower()})", a["labels"]["severity"], a.get("for", "at once")) for a in alerts()]
+    lines = [
+        "# Alerts",
+        "",
+        *wrapped(
+            """The rules are in `deploy/prometheus/rules`, their tests in `deploy/prometheus/tests` (`promtool test rules`). The thresholds
+            are a place to start from: a job whose updates take an hour wants longer times than one whose updates take a second."""
+        ),
+        "",
+        *table(("alert", "severity", "after"), rows),
+    ]
+    for rule in alerts():
+        said = rule["annotations"]
+        lines += ["", f"## {rule['alert']}", "", *wrapped(f"{_plain(said['summary'])}. {_plain(said['description'])}"), ""]
+        lines += ["```promql", rule["expr"], "```", "", *wrapped(f"What to do: {said['action']}")]
+    return lines
+
+
+def _plain(text: str) -> str:
+    """A sentence of an annotation, with what is filled in named in italics."""
+    return re.sub(r"\{\{ \$(?:labels\.)?(\w+)[^}]*\}\}", r"*\1*", text)
+
+
+def findings_page() -> list[str]:
+    """What the ledger notices, and what to do."""
+    return [
+        "# Findings",
+        "",
+        *wrapped(
+            """A finding says what does not fit together, with the numbers that disagree. The ledger re-labels nothing by itself: some
+            findings go away when what is missing arrives, some need a resolution, some only need somebody to know. The list of kinds is
+            closed; `GET …/findings?kind=` and the page of a run's findings ask for one of them."""
+        ),
+        "",
+        *table(("kind", "says", "to do"), [(f"`{kind}`", MESSAGES[kind], ADVICE[kind]) for kind in KINDS]),
+    ]
+
+
 PAGES: dict[str, Callable[[], list[str]]] = {
     "problems.md": problems_page,
+    "findings.md": findings_page,
     "metrics.md": metrics_page,
+    "alerts.md": alerts_page,
     "settings.md": settings_page,
     "cli.md": cli_page,
 }

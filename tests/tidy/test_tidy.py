@@ -78,7 +78,7 @@ def test_own_modules_are_imported_at_the_top() -> None:
 
 
 def test_every_test_asserts() -> None:
-    idle = [f"{name}:{node.name}" for name, tree in modules("tests/", "client/tests/") for node in functions(tree)
+    idle = [f"{name}:{node.name}" for name, tree in modules("tests/", "client/tests/", "client/trainers/") for node in functions(tree)
             if node.name.startswith("test_") and not asserts(node)]  # fmt: skip
     assert idle == []
 

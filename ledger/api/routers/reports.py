@@ -19,6 +19,7 @@ from ledger.api.schemas.answers import (
     Rates,
     UpdateList,
 )
+from ledger.api.schemas.courses import AttemptTree, Course
 from ledger.api.schemas.fields import SLUG_PATTERN
 from ledger.domain.findings import KINDS
 from ledger.services import reports
@@ -68,6 +69,28 @@ def read_updates(
     """Updates in order, a page at a time, or evenly spread ones."""
     with open_books(running.reports, project, run) as books:
         return answer(sealed(reports.updates(books, opened(cursor), page_size(limit), points)), integers)
+
+
+@router.get("/course", response_model=Course, responses=READS)
+def read_course(
+    running: Service,
+    project: Project,
+    run: Run,
+    first: Annotated[int | None, Query(ge=0, le=2**53, description="first update number of the range")] = None,
+    last: Annotated[int | None, Query(ge=0, le=2**53, description="last update number of the range")] = None,
+    points: Annotated[int, Query(ge=1, le=MOST_POINTS, description="about this many stretches over the range")] = 400,
+    integers: Numbers = "number",
+) -> Response:
+    """Valid-token batch, occupancy and losses along the trajectory as envelopes, for charts of any number of updates."""
+    with open_books(running.reports, project, run) as books:
+        return answer(reports.course(books, first, last, points), integers)
+
+
+@router.get("/trajectory", response_model=AttemptTree, responses=READS)
+def read_trajectory(running: Service, project: Project, run: Run, integers: Numbers = "number") -> Response:
+    """The attempts as a tree in time: what each resumed from, how far it came, and what became of its updates."""
+    with open_books(running.reports, project, run) as books:
+        return answer(reports.lineage(books), integers)
 
 
 @router.get("/objective", response_model=Objective, responses=READS)
