@@ -2,8 +2,8 @@
 
     python benchmarks/pages.py [--updates 1000000] [--attempts 100] [--repeats 5] [--folder FOLDER]
 
-Makes the run in an embedded database through the service's own ingestion (dp 2, so twice as many rank-updates), starts the real
-service on it, and opens each page in Chromium, an empty cache each time. Prints the median of the repeats.
+Makes the run, and another to compare it with, in an embedded database through the service's own ingestion (dp 2, so twice as many
+rank-updates), starts the real service on it, and opens each page in Chromium, an empty cache each time. Prints the median of the repeats.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from ledger.storage.engine import open_engine  # noqa: E402
 from ledger.storage.store import Store  # noqa: E402
 from server import LedgerServer  # noqa: E402
 
-PROJECT, RUN = "pretraining", "llama-8b"
+PROJECT, RUN, OTHER = "pretraining", "llama-8b", "llama-8b-restarted"
 PARTS = ("", "trajectory", "updates", "coverage", "rates", "checkpoints", "conventions", "findings")
 PAINT = "const [paint] = performance.getEntriesByName('first-contentful-paint'); return paint ? paint.startTime : 0"
 WIRE = (
@@ -61,6 +61,8 @@ def measure(server: LedgerServer, repeats: int) -> None:
     pages["checkpoint"] = f"{run}/checkpoints/{checkpoint}"
     middle = server.call("GET", f"/v1/projects/{PROJECT}/runs/{RUN}/course?points=1")["trajectory"]["last"] // 2
     pages["updates, zoomed"] = f"{run}/updates?first={middle - 9_999}&last={middle}"
+    compared = f"run={PROJECT}/{RUN}&run={PROJECT}/{OTHER}"
+    pages["compare, at equal valid targets"] = f"/compare?{compared}&at=valid_targets"
     print("| page | page, bytes sent | uncompressed | all with an empty cache | service, ms | first paint, ms |\n|---|---|---|---|---|---|")
     with browser() as window:
         window.size(1280)
@@ -74,12 +76,12 @@ def measure(server: LedgerServer, repeats: int) -> None:
 
 
 def main() -> None:
-    """Makes the run and measures the pages."""
+    """Makes the runs and measures the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=1_000_000)
     parser.add_argument("--attempts", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--folder", help="keeps the run there, and takes the one that is there already")
+    parser.add_argument("--folder", help="keeps the runs there, and takes those that are there already")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(options.folder or temporary)
@@ -92,13 +94,13 @@ def main() -> None:
 
 
 def fill(address: str, updates: int, attempts: int) -> None:
-    """Makes the run and prints how long that took."""
+    """Makes the runs and prints how long that took."""
     engine = open_engine(address)
     schema.upgrade(engine)
-    seconds = make(Store(engine), PROJECT, RUN, updates, attempts)
+    seconds = make(Store(engine), PROJECT, RUN, updates, attempts) + make(Store(engine), PROJECT, OTHER, updates, attempts, seed=8)
     engine.dispose()
-    rate = 2 * updates / seconds
-    made = f"{updates:,} updates of 2 ranks in {attempts} attempts: made in {seconds:.0f} s"
+    rate = 4 * updates / seconds
+    made = f"2 runs of {updates:,} updates of 2 ranks in {attempts} attempts: made in {seconds:.0f} s"
     print(f"{made}, {rate:,.0f} rank-updates/s committed and folded", end="")
 
 

@@ -22,6 +22,8 @@ QUANTITIES = ("valid_targets", "consumed_tokens", "input_slots", "samples")
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_PROCID",
             "SLURM_NTASKS", "TORCHELASTIC_RUN_ID", "POD_UID")  # fmt: skip
 JOB_SECONDS = 120
+collect_ignore_glob = ["*job*.py"]
+"""Scripts that tests start as processes of their own."""
 
 os.environ |= {
     "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu", "WANDB_MODE": "disabled",

@@ -6,7 +6,7 @@ from typing import Any
 from ledger.domain import rates
 from ledger.domain.findings import ADVICE
 from ledger.web.addresses import checkpoint_path, rest_path, run_path, with_query
-from ledger.web.wording import counted, figure, finding_place, span_words
+from ledger.web.wording import counted, figure, finding_place, lasting, span_words
 
 Json = Mapping[str, Any]
 QUANTITY_NAMES = ("valid_targets", "consumed_tokens", "input_slots", "samples", "updates")
@@ -34,7 +34,7 @@ def rates_view(
         "value": None if value is None else f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}",
         "answer": answer,
         "numerator": "" if answer is None else figure(answer["numerator"]),
-        "seconds": "" if answer is None else f"{answer['seconds']:,.1f}",
+        "seconds": "" if answer is None else lasting(answer["seconds"]),
         "rate_rest": rest,
         "quantities": QUANTITY_NAMES,
         "works": rates.WORK_WORDS,
@@ -150,7 +150,7 @@ def _checkpoint(item: Json, project: str, run: str) -> dict[str, Any]:
         "state": STATE_WORDS[item["state"]] + (" by a resume" if item["accepted_by"] == "resume" else ""),
         "on": "on it" if item["on_trajectory"] else "off it",
         "on_words": "on the trajectory" if item["on_trajectory"] else "off the trajectory",
-        "seconds": "" if item.get("seconds") is None else f"{item['seconds']:,.1f}",
+        "seconds": lasting(item.get("seconds")),
         "uri": item["uri"] or "",
     }
 

@@ -11,6 +11,7 @@ NOTHING = "\N{EN DASH}"
 """In place of a figure that there is none of."""
 MOST_STRETCHES = 6
 """A sentence names no more stretches of a trajectory; a list has them all."""
+LEAST_SHOWN_SECONDS = 0.001
 LEAST_SHOWN_PERCENT = 0.05
 """What lies below would be shown as 0.0 %."""
 
@@ -68,6 +69,17 @@ def span_words(start: int, stop: int) -> str:
     '7'
     """
     return f"{start:,}" if stop == start + 1 else f"{start:,} \N{EN DASH} {stop:,}"
+
+
+def lasting(seconds: float | None) -> str:
+    """How many seconds something took, to three digits.
+
+    >>> lasting(0.0123456), lasting(1.66), lasting(1234.5), lasting(0.0004), lasting(None)
+    ('0.0123', '1.66', '1,234', '<0.001', '')
+    """
+    if seconds is None:
+        return ""
+    return "<0.001" if 0 < seconds < LEAST_SHOWN_SECONDS else f"{seconds:.3g}" if seconds < 100 else f"{seconds:,.0f}"
 
 
 def age(seconds: float) -> str:
