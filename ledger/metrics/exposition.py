@@ -79,7 +79,8 @@ class Exposition:
         snapshot, age = self._snapshot, self._asked_at - self._read_at
         if snapshot is None or age >= limit:
             return self._read(limit)
-        if self._lock.acquire(timeout=SHORT_WAIT_SECONDS):
+        # Where many runs had changed before, looking for the changed ones would most likely be in vain.
+        if snapshot.changed <= FEW_RUNS and self._lock.acquire(timeout=SHORT_WAIT_SECONDS):
             try:
                 few = self._reading.read_few(FEW_RUNS)
                 if few is not None:
@@ -99,9 +100,6 @@ class Exposition:
             return self._snapshot
 
     def _renewed(self, snapshot: Snapshot) -> Snapshot:
-        for form in FORMATS:
-            # What is rendered now is not rendered while Prometheus waits.
-            snapshot.page(form)
         self._snapshot, self._read_at = snapshot, time.monotonic()
         return snapshot
 
@@ -111,7 +109,10 @@ class Exposition:
             began = time.monotonic()
             if began - self._asked_at < UNASKED_SECONDS:
                 try:
-                    self._read(self._cache_seconds)
+                    snapshot = self._read(self._cache_seconds)
+                    for form in FORMATS:
+                        # What is rendered now is not rendered while Prometheus waits.
+                        snapshot.page(form)
                 except LedgerError as error:
                     log.warning("unread", code=error.code)
                 except Exception:

@@ -44,6 +44,8 @@ class Snapshot:
     """One reading of the ledger; it never changes, and each format of it is put together once."""
 
     at: datetime
+    changed: int
+    """How many runs had to be read for it."""
     parts: tuple[Said, ...]
     pages: dict[Format, bytes] = field(default_factory=dict)
 
@@ -91,7 +93,7 @@ class Reading:
             ("projection_lag_events", (), found.lag_events),
             ("projection_lag_seconds", (), found.lag_seconds),
         ]
-        return Snapshot(now, (*said, Said(whole)))
+        return Snapshot(now, len(changed), (*said, Said(whole)))
 
     def _is_stale(self, item: Active, now: int) -> bool:
         said = self._kept.get(item.run.id)

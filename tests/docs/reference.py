@@ -112,8 +112,8 @@ def metrics_page() -> list[str]:
         "## How old a scrape may be",
         "",
         *wrapped(
-            """A scrape shows the ledger as it stands where at most eight runs have changed: it reads these again,
-            and nothing else. Where more have changed it hands out the last reading, which is renewed in the background every
+            """A scrape shows the ledger as it stands where at most eight runs have changed, and had before: it reads these again, and
+            nothing else. Where more have changed it hands out the last reading, which is renewed in the background every
             `LEDGER_METRICS_CACHE_SECONDS`, or after three times what the last reading took where that is longer; so a value is at most
             as old as that pause and one reading together, and `training_ledger_snapshot_timestamp_seconds` says when it was read. A run
             has changed when it has new entries, or when a moment has come that its books named: a grace that ended, a silence that
