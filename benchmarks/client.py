@@ -243,6 +243,33 @@ def whole_updates(rounds: int, updates: int) -> None:
     )
 
 
+def parts_of_updates(updates: int) -> None:
+    """The calls of an update one by one, with a pause before each, which empties the caches."""
+    begun: list[int] = []
+    added: list[int] = []
+    ended: list[int] = []
+    with tempfile.TemporaryDirectory() as root:
+        run = ledger_client.start("bench", spool=Path(root), mode="offline", attempt="bench")
+        for number in range(updates):
+            time.sleep(GAP_SECONDS)
+            began = time.perf_counter_ns()
+            update = run.update(number)
+            begun.append(time.perf_counter_ns() - began)
+            for _ in range(MICROBATCHES):
+                time.sleep(GAP_SECONDS)
+                began = time.perf_counter_ns()
+                update.microbatch(input_slots=4096, consumed_tokens=4000, valid_targets=3998, samples=2, loss_sum=9001.5)
+                added.append(time.perf_counter_ns() - began)
+            time.sleep(GAP_SECONDS)
+            began = time.perf_counter_ns()
+            update.applied(reported_loss=2.25)
+            ended.append(time.perf_counter_ns() - began)
+        run.close()
+    calls = (("beginning", begun), ("a microbatch", added), ("end", ended))
+    shown = ", ".join(f"{name} {micros(values, 0.5):.1f} us (p99 {micros(values, 0.99):.1f})" for name, values in calls)
+    print(f"its calls, each after a pause: {shown}")
+
+
 def imported(module: str, bytecode: str) -> tuple[float, float]:
     """Time and memory of an import, in a process of its own. Units: milliseconds, resident megabytes of the whole process.
 
@@ -397,6 +424,7 @@ def main() -> int:
     recorders = [recorder for recorder in RECORDERS if usable(recorder)]
     compare_calls(recorders, chosen.rounds, chosen.calls, chosen.paced)
     whole_updates(chosen.rounds, 500)
+    parts_of_updates(250)
     compare_imports(recorders)
     compare_kills(recorders)
     random_kills(chosen.kills)
