@@ -1,6 +1,7 @@
 """What a row says of its microbatches: exact sums, and unknown where one of them did not say."""
 
 import math
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -256,9 +257,16 @@ def test_a_rollback_is_a_further_attempt(start: Start, capture: CapturingTranspo
 def test_a_block_says_how_the_attempt_ended(start: Start, capture: CapturingTransport) -> None:
     with start(transport=capture) as run:
         train(run, 1)
-    with pytest.raises(ZeroDivisionError), start(transport=capture, attempt="a2"):
-        raise ZeroDivisionError
-    assert capture.ledger.endings == {"a1": {"ended": "completed"}, "a2": {"ended": "crashed"}}
+    endings = {"a1": "completed"}
+    for error, ended in (
+        (ZeroDivisionError(), "crashed"), (KeyboardInterrupt(), "stopped"), (SystemExit(0), "completed"), (SystemExit(1), "crashed"),
+        (SystemExit(128 + signal.SIGTERM), "preempted"), (SystemExit(128 + signal.SIGINT), "stopped"),
+    ):  # fmt: skip
+        attempt = f"a{len(endings) + 1}"
+        with pytest.raises(type(error)), start(transport=capture, attempt=attempt):
+            raise error
+        endings[attempt] = ended
+    assert capture.ledger.endings == {attempt: {"ended": ended} for attempt, ended in endings.items()}
     assert capture.ledger.requests[3][0] == "PATCH"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 CLOSE_SECONDS = 10.0
 EXIT_SECONDS = 2.0
+EXIT_BY_SIGNAL = 128
+"""What shells, and handlers that exit by themselves, add to the number of a signal to make an exit code."""
 OPEN_RUNS: set[Run] = set()
 """Not weak references: an update may be in use, and its run dropped, when the process forks or ends."""
 
@@ -242,10 +245,13 @@ class Run:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is None or (isinstance(error, SystemExit) and not error.code):
+        code = error.code if isinstance(error, SystemExit) else None
+        if kind is None or (issubclass(kind, SystemExit) and not code):
             # The first rank to say how it ended decides, and one that is through early does not know of the others.
             self.close(ended="completed" if self.rank == 0 else None)
-        elif issubclass(kind, KeyboardInterrupt):
+        elif code == EXIT_BY_SIGNAL + signal.SIGTERM:
+            self.close(ended="preempted")
+        elif issubclass(kind, KeyboardInterrupt) or code == EXIT_BY_SIGNAL + signal.SIGINT:
             self.close(ended="stopped")
         else:
             self.close(ended="crashed")

@@ -25,7 +25,6 @@ the beginning: they are drawn twice, and the ledger says so.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 
@@ -36,9 +35,9 @@ from transformers.trainer_callback import ExportableState
 import ledger_client
 from ledger_client.counting import consumed_tokens, input_slots, valid_targets
 from ledger_client.integrations.accelerate import accelerator_layout, judge
+from ledger_client.integrations.batches import STREAM, Counting, totals
 from ledger_client.integrations.cursor import resume_source
 from ledger_client.integrations.torch import StepWatch
-from ledger_client.notices import LOGGER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from ledger_client.update import Update
 
 CALLBACK = "LedgerCallback"
-STREAM = "train"
 
 
 def record(
@@ -157,12 +155,12 @@ class Recording:
         self._trainer = trainer
         self._name = run
         self._counts_of = counts
+        self._counted = Counting(self._counts)
         self._options = options
         self._path: str | None = None
         self._update: Update | None = None
         self._watch: StepWatch | None = None
         self._evaluated: list[Mapping[str, object]] | None = None
-        self._uncounted = False
         for name in ("_inner_training_loop", "training_step", "_save_checkpoint", "evaluate", "prediction_step"):
             self._wrap(name)
 
@@ -234,7 +232,7 @@ class Recording:
         if self._update is None:
             self._update = self.run.update(trainer.state.global_step + 1)
             self._watch = StepWatch(getattr(trainer.optimizer, "optimizer", trainer.optimizer), trainer.accelerator.scaler)
-        counts: dict[str, Any] = dict(self._counted(inputs))
+        counts = self._counted(inputs)
         if self.drawn.known:
             counts["ranges"] = ranges = self.drawn.batch()
             counts["samples"] = sum(stop - start for _, _, start, stop in ranges)
@@ -276,23 +274,11 @@ class Recording:
             returned = inner(*args, **kwargs)
             if self.run is not None and self._evaluated:
                 prefix = kwargs.get("metric_key_prefix") or (args[2] if len(args) > 2 else "eval")
-                names = ("input_slots", "consumed_tokens", "valid_targets", "samples")
-                sums = {name: total(one.get(name) for one in self._evaluated) for name in names}
-                seconds = time.monotonic() - began
-                self.run.evaluation(name=prefix, update=self._trainer.state.global_step, seconds=seconds, **sums)
+                seconds, found = time.monotonic() - began, totals(self._evaluated)
+                self.run.evaluation(name=prefix, update=self._trainer.state.global_step, seconds=seconds, **found)
         finally:
             self._evaluated = outer
         return returned
-
-    def _counted(self, inputs: Mapping[str, Any]) -> Mapping[str, object]:
-        """What a batch holds; unknown, and said, where it cannot be counted: a record call never raises into the training loop."""
-        try:
-            return self._counts(inputs)
-        except Exception as error:  # whatever a batch of an unusual form, or a counting function of the user's own, raises
-            if not self._uncounted:
-                logging.getLogger(LOGGER).warning("the batches cannot be counted, and are recorded as unknown: %r", error)
-            self._uncounted = True
-            return {}
 
     def _counts(self, inputs: Mapping[str, Any]) -> Mapping[str, object]:
         """What a batch holds, as its loss counts it."""
@@ -338,9 +324,3 @@ def shifts_labels(trainer: Any) -> bool:
     """Whether the model's loss shifts the labels, as the trainer itself judges it; older ones do not say."""
     config = getattr(trainer.model, "config", None)
     return bool(getattr(trainer, "_loss_shifts_labels", not getattr(config, "is_encoder_decoder", False)))
-
-
-def total(counts: Any) -> Any:
-    """The sum; None where one of them is unknown."""
-    known = list(counts)
-    return None if not known or any(one is None for one in known) else sum(known)
